@@ -3,6 +3,8 @@
 mod common;
 use common::*;
 
+use std::io::{BufRead, BufReader};
+use std::process::{Command, Stdio};
 use std::time::Duration;
 
 fn plain_server() -> Server {
@@ -52,6 +54,40 @@ fn a_server_dies_when_its_test_panics() {
     .join()
     .unwrap();
     assert!(!std::path::Path::new(&format!("/proc/{pid}")).exists());
+}
+
+#[test]
+#[ignore = "the next test runs it, in a process that it kills"]
+fn helper_that_starts_a_server_and_waits() {
+    let server = plain_server();
+    println!("pid={} {}", server.pid(), server.dir().display());
+    std::thread::sleep(Duration::from_secs(60));
+}
+
+#[test]
+fn a_server_dies_when_the_process_of_its_test_is_killed() {
+    let mut process = Command::new(std::env::current_exe().unwrap())
+        .args(["--exact", "helper_that_starts_a_server_and_waits"])
+        .args(["--ignored", "--nocapture"])
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let output = BufReader::new(process.stdout.take().unwrap());
+    let announced = output
+        .lines()
+        .map_while(Result::ok)
+        .find_map(|line| Some(line.split_once("pid=")?.1.to_string()))
+        .expect("the server's pid");
+    let (pid, dir) = announced.split_once(' ').unwrap();
+    process.kill().unwrap();
+    process.wait().unwrap();
+    // Whoever adopts the dead may be slow to bury them.
+    let is_dead = || match std::fs::read_to_string(format!("/proc/{pid}/stat")) {
+        Ok(stat) => stat.contains(") Z "),
+        Err(_) => true,
+    };
+    assert!(eventually(deadline(), is_dead));
+    std::fs::remove_dir_all(dir).unwrap();
 }
 
 #[test]
@@ -297,6 +333,10 @@ fn a_snapshot_shows_what_changed() {
         assert_eq!(before.list("p"), ["a", "b"]);
         assert_eq!(before.zset("z")["m"], 1.5);
 
+        ok!(con, "EXPIRE", "s", 1000);
+        let changed = std::panic::AssertUnwindSafe(|| before.assert_unchanged(&mut con));
+        assert!(std::panic::catch_unwind(changed).is_err());
+
         ok!(con, "LPOP", "p");
         ok!(con, "ZADD", "z", 2, "m");
         ok!(con, "PERSIST", "t");
@@ -371,12 +411,6 @@ fn a_cluster_too_small_for_redis_cli_is_made_by_hand() {
 
 #[test]
 fn the_peers_scripts_run_by_name() {
-    if std::env::var_os("RMQ_PEER").is_none()
-        && !common::process::in_repository(".servers/peer").exists()
-    {
-        println!("skipped: no peer here (`scripts/servers.sh peer` fetches it)");
-        return;
-    }
     let server = plain_server();
     let mut con = server.con();
     let peer = Peer::load(&mut con);

@@ -114,6 +114,7 @@ pub fn line_of(command: &Cmd) -> String {
 }
 
 /// A bulk (or simple) string's bytes.
+#[track_caller]
 pub fn bulk(value: Value) -> Vec<u8> {
     match value {
         Value::BulkString(bytes) => bytes,
@@ -125,11 +126,13 @@ pub fn bulk(value: Value) -> Vec<u8> {
 }
 
 /// A string reply as text; bytes that are no UTF-8 are replaced.
+#[track_caller]
 pub fn text(value: Value) -> String {
     String::from_utf8_lossy(&bulk(value)).into_owned()
 }
 
 /// The elements of an array or set reply.
+#[track_caller]
 pub fn items(value: Value) -> Vec<Value> {
     match value {
         Value::Array(items) | Value::Set(items) => items,
@@ -138,17 +141,20 @@ pub fn items(value: Value) -> Vec<Value> {
 }
 
 /// An array of strings, as text.
+#[track_caller]
 pub fn strings(value: Value) -> Vec<String> {
     items(value).into_iter().map(text).collect()
 }
 
 /// An array of arrays of strings: what DELAYTICK and TIMEOUTS reply.
+#[track_caller]
 pub fn rows(value: Value) -> Vec<Vec<Vec<u8>>> {
     let row = |row| items(row).into_iter().map(bulk).collect();
     items(value).into_iter().map(row).collect()
 }
 
 /// The same as text.
+#[track_caller]
 pub fn text_rows(value: Value) -> Vec<Vec<String>> {
     items(value).into_iter().map(strings).collect()
 }

@@ -40,6 +40,7 @@ struct Key {
 #[derive(Clone, Debug, PartialEq)]
 pub struct Snapshot {
     keys: BTreeMap<Bytes, Key>,
+    with_ttls: bool,
 }
 
 impl Snapshot {
@@ -74,7 +75,7 @@ impl Snapshot {
             }
             keys.insert(Bytes(name), key);
         }
-        Snapshot { keys }
+        Snapshot { keys, with_ttls }
     }
 
     /// The names of the keys, sorted.
@@ -161,19 +162,14 @@ impl Snapshot {
         }
     }
 
-    /// Panics with the first changes if anything changed since.
+    /// Panics with the changes if anything changed since.
     #[track_caller]
     pub fn assert_unchanged(&self, con: &mut impl ConnectionLike) {
-        let with_ttls = self.keys.values().any(Key::has_ttl);
-        self.assert_same(&Snapshot::take(con, with_ttls));
+        self.assert_same(&Snapshot::take(con, self.with_ttls));
     }
 }
 
 impl Key {
-    fn has_ttl(&self) -> bool {
-        self.expires_at.is_some() || !self.fields_expire_at.is_empty()
-    }
-
     /// One entry per element, so that a difference shows the element and not the whole key.
     fn flat(&self) -> BTreeMap<(usize, String), String> {
         let mut flat = BTreeMap::new();
