@@ -43,7 +43,8 @@ if [ "${1:-}" = test ]; then
 fi
 
 install_packages() {
-    local sudo=() policy=/usr/sbin/policy-rc.d
+    local sudo=() policy=/usr/sbin/policy-rc.d log
+    log=$(mktemp)
     if ! has apt-get; then
         say "no apt-get here. Please install: ${packages[*]} (those are Debian's names; Redis must be 7.0 or newer)"
         exit 1
@@ -55,7 +56,7 @@ install_packages() {
         fi
         sudo=(sudo)
     fi
-    say "installing with apt: ${packages[*]}"
+    say "installing with apt: ${packages[*]} (a minute or so)"
     # RMQ starts its own servers: a redis-server installed here must not start as a service, now or at boot.
     if [[ " ${packages[*]} " == *" redis-server "* ]]; then
         if [ ! -e $policy ]; then
@@ -65,15 +66,17 @@ install_packages() {
             "${sudo[@]}" chmod +x $policy
         fi
     fi
-    "${sudo[@]}" apt-get -qq update >&2 || say "apt-get update failed; trying with the package lists at hand"
+    "${sudo[@]}" apt-get -qq update >"$log" 2>&1 || say "apt-get update failed; trying with the package lists at hand"
     if ! "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
-        "${packages[@]}" >&2; then
+        "${packages[@]}" >>"$log" 2>&1; then
+        cat "$log" >&2
         say "that failed. Please install by hand: ${packages[*]}"
         exit 1
     fi
     if [[ " ${packages[*]} " == *" redis-server "* ]] && has systemctl; then
         "${sudo[@]}" systemctl --quiet disable redis-server >/dev/null 2>&1 || true
     fi
+    rm -f "$log"
 }
 [ ${#packages[@]} -eq 0 ] || install_packages
 

@@ -101,13 +101,8 @@ fn a_server_that_cannot_start_gives_its_log() {
         .expect("a server that does not start");
     assert!(log.contains("no-such-setting"), "{log}");
 
-    let missing = builder
-        .config_line("loadmodule /no/such/module.so")
-        .try_start();
-    assert!(missing
-        .err()
-        .expect("no start")
-        .contains("/no/such/module.so"));
+    let missing = builder.config_line("loadmodule /no/such/module.so").try_start();
+    assert!(missing.err().expect("no start").contains("/no/such/module.so"));
 }
 
 #[test]
@@ -149,9 +144,7 @@ fn arguments_of_any_kind_arrive_as_they_are() {
         vec!["x", "y"]
     );
     let got: Vec<Vec<u8>> = ask!(con, "LRANGE", "p", 0, -1);
-    let wanted: [&[u8]; 8] = [
-        b"text", b"owned", bytes, b"array", b"5", b"-1.5", b"x", b"y",
-    ];
+    let wanted: [&[u8]; 8] = [b"text", b"owned", bytes, b"array", b"5", b"-1.5", b"x", b"y"];
     assert_eq!(got, wanted);
     assert_eq!(text(call(&mut con, &["LINDEX", "p", "0"]).unwrap()), "text");
 
@@ -174,14 +167,8 @@ fn an_error_reads_as_the_server_sent_it() {
     ok!(con, "SET", "s", "1");
     let wrong_type = "WRONGTYPE Operation against a key holding the wrong kind of value";
     assert_eq!(err!(con, "LPUSH", "s", "x"), wrong_type);
-    assert_eq!(
-        error_text(&cmd!(con, "LPUSH", "s", "x").unwrap_err()),
-        wrong_type
-    );
-    assert_eq!(
-        err!(con, "GET"),
-        "ERR wrong number of arguments for 'get' command"
-    );
+    assert_eq!(error_text(&cmd!(con, "LPUSH", "s", "x").unwrap_err()), wrong_type);
+    assert_eq!(err!(con, "GET"), "ERR wrong number of arguments for 'get' command");
     assert!(err!(server.con_resp3(), "LPUSH", "s", "x").starts_with("WRONGTYPE "));
     let exec = |con: &mut redis::Connection| {
         ok!(con, "MULTI");
@@ -214,10 +201,7 @@ fn raw_replies_are_exact_to_the_byte() {
     raw.send(&["BLPOP", "q", "0"]);
     assert!(raw.is_silent_for(Duration::from_millis(100)));
     ok!(server.con(), "LPUSH", "q", "x");
-    assert_eq!(
-        raw.read(),
-        Reply::Array(vec![Reply::bulk("q"), Reply::bulk("x")])
-    );
+    assert_eq!(raw.read(), Reply::Array(vec![Reply::bulk("q"), Reply::bulk("x")]));
 
     raw.call(&["HELLO", "3"]);
     assert_eq!(raw.call_raw(&["GET", "none"]), b"_\r\n");
@@ -249,13 +233,7 @@ fn a_tap_hears_exactly_what_is_propagated() {
         ok!(con, "EXEC");
         assert_eq!(
             tap.lines_until_marker(&mut con),
-            [
-                "SET a b",
-                "MULTI",
-                "RPUSH p \"one two\" \"\"",
-                "LREM p 1 \"\"",
-                "EXEC"
-            ]
+            ["SET a b", "MULTI", "RPUSH p \"one two\" \"\"", "LREM p 1 \"\"", "EXEC"]
         );
         assert_eq!(tap.commands_until_marker(&mut con).len(), 0);
         assert_eq!(ok!(con, "WAIT", 1, 5000), redis::Value::Int(1));
@@ -388,17 +366,11 @@ fn a_replica_takes_over_from_a_killed_primary() {
     let victims_port = victim.port();
     let heir = cluster.replicas_of(victim)[0];
     assert_eq!(ok!(victim.con(), "WAIT", 1, 5000), redis::Value::Int(1));
-    let index = cluster
-        .nodes()
-        .iter()
-        .position(|n| n.port() == victims_port);
+    let index = cluster.nodes().iter().position(|n| n.port() == victims_port);
     cluster.kill(index.unwrap());
     assert!(eventually(deadline(), || heir.is_primary()));
     cluster.wait_ok();
-    assert!(eventually(deadline(), || cluster
-        .node_for_key("{a}b")
-        .port()
-        == heir.port()));
+    assert!(eventually(deadline(), || cluster.node_for_key("{a}b").port() == heir.port()));
     assert_eq!(text(ok!(cluster.con(), "GET", "{a}b")), "c");
 }
 

@@ -23,9 +23,7 @@ impl Cluster {
     /// The same with nodes of a kind: `Cluster::start_as(Server::builder().without_module(), 3, 0)`.
     pub fn start_as(builder: Builder, primaries: usize, replicas_each: usize) -> Cluster {
         let count = primaries * (1 + replicas_each);
-        let nodes: Vec<Server> = (0..count)
-            .map(|_| builder.clone().cluster_node().start())
-            .collect();
+        let nodes: Vec<Server> = (0..count).map(|_| builder.clone().cluster_node().start()).collect();
         let cluster = Cluster { nodes, primaries };
         match redis_cli(&builder) {
             // redis-cli insists on three primaries.
@@ -59,9 +57,7 @@ impl Cluster {
 
     /// A client of the whole cluster.
     pub fn client(&self) -> ClusterClient {
-        let urls = self
-            .live()
-            .map(|node| format!("redis://127.0.0.1:{}", node.port()));
+        let urls = self.live().map(|node| format!("redis://127.0.0.1:{}", node.port()));
         ClusterClientBuilder::new(urls.collect::<Vec<_>>())
             .response_timeout(deadline())
             .build()
@@ -70,9 +66,7 @@ impl Cluster {
 
     /// A connection of the whole cluster; `cmd!` and its kin take it.
     pub fn con(&self) -> ClusterConnection {
-        self.client()
-            .get_connection()
-            .expect("a cluster connection")
+        self.client().get_connection().expect("a cluster connection")
     }
 
     /// The slot of a key, as the cluster computes it.
@@ -115,16 +109,8 @@ impl Cluster {
     fn create_with(&self, cli: PathBuf, replicas_each: usize) {
         let output = Command::new(&cli)
             .args(["--cluster", "create"])
-            .args(
-                self.nodes
-                    .iter()
-                    .map(|node| format!("127.0.0.1:{}", node.port())),
-            )
-            .args([
-                "--cluster-replicas",
-                &replicas_each.to_string(),
-                "--cluster-yes",
-            ])
+            .args(self.nodes.iter().map(|node| format!("127.0.0.1:{}", node.port())))
+            .args(["--cluster-replicas", &replicas_each.to_string(), "--cluster-yes"])
             .output()
             .expect("redis-cli runs");
         assert!(
@@ -142,13 +128,7 @@ impl Cluster {
         }
         for (i, node) in primaries.iter().enumerate() {
             let share = |i| i * SLOTS / self.primaries;
-            ok!(
-                node.con(),
-                "CLUSTER",
-                "ADDSLOTSRANGE",
-                share(i),
-                share(i + 1) - 1
-            );
+            ok!(node.con(), "CLUSTER", "ADDSLOTSRANGE", share(i), share(i + 1) - 1);
         }
         let mut first = self.nodes[0].con();
         for node in &self.nodes[1..] {
@@ -197,9 +177,7 @@ impl Server {
 
     fn cluster_state(&self) -> String {
         let info = self.ask_cluster("INFO");
-        let state = info
-            .lines()
-            .find_map(|line| line.strip_prefix("cluster_state:"));
+        let state = info.lines().find_map(|line| line.strip_prefix("cluster_state:"));
         state.unwrap_or_default().to_string()
     }
 

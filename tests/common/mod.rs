@@ -37,9 +37,7 @@ use std::time::{Duration, Instant};
 
 /// How long the harness waits for a server before it gives up.
 pub fn deadline() -> Duration {
-    let seconds = std::env::var("RMQ_DEADLINE")
-        .ok()
-        .and_then(|s| s.parse().ok());
+    let seconds = std::env::var("RMQ_DEADLINE").ok().and_then(|s| s.parse().ok());
     Duration::from_secs(seconds.unwrap_or(30))
 }
 

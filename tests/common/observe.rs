@@ -38,13 +38,7 @@ const MARKER: &str = "rmq-events-marker";
 impl Events {
     /// Turns all notifications on and listens from here.
     pub fn subscribe(server: &Server) -> Events {
-        super::ok!(
-            server.con(),
-            "CONFIG",
-            "SET",
-            "notify-keyspace-events",
-            "KEA"
-        );
+        super::ok!(server.con(), "CONFIG", "SET", "notify-keyspace-events", "KEA");
         let mut raw = Raw::connect(server);
         raw.call(&["SUBSCRIBE", MARKER]);
         raw.call(&["PSUBSCRIBE", "__keyevent@*__:*"]);
@@ -59,9 +53,7 @@ impl Events {
             let Reply::Array(message) = self.raw.read() else {
                 panic!("a published message was expected");
             };
-            let text = |i: usize| {
-                String::from_utf8_lossy(message[i].bytes().unwrap_or_default()).into_owned()
-            };
+            let text = |i: usize| String::from_utf8_lossy(message[i].bytes().unwrap_or_default()).into_owned();
             match text(0).as_str() {
                 "message" => return events,
                 "pmessage" => {
@@ -77,8 +69,6 @@ impl Events {
     /// The same as `event key` lines: `["lrem processing", "del processing"]`.
     pub fn lines_until_marker(&mut self, con: &mut impl ConnectionLike) -> Vec<String> {
         let events = self.until_marker(con).into_iter();
-        events
-            .map(|(event, key)| format!("{event} {key}"))
-            .collect()
+        events.map(|(event, key)| format!("{event} {key}")).collect()
     }
 }

@@ -57,11 +57,7 @@ impl ReplicaTap {
 
     /// The same on a cluster node, where PUBLISH takes another way: the marker is a SET of the key given, which
     /// must belong to that node.
-    pub fn commands_until_key_marker(
-        &self,
-        con: &mut impl ConnectionLike,
-        key: &str,
-    ) -> Vec<Propagated> {
+    pub fn commands_until_key_marker(&self, con: &mut impl ConnectionLike, key: &str) -> Vec<Propagated> {
         let marker = unique_marker();
         super::ok!(con, "SET", key, &marker);
         self.commands_until(&["SET", key, &marker])
@@ -76,9 +72,10 @@ impl ReplicaTap {
     fn commands_until(&self, marker: &[&str]) -> Vec<Propagated> {
         let mut heard = Vec::new();
         loop {
-            let command = self.commands.recv_timeout(deadline()).unwrap_or_else(|e| {
-                panic!("the replication stream ended before the marker ({e}); heard {heard:?}")
-            });
+            let command = self
+                .commands
+                .recv_timeout(deadline())
+                .unwrap_or_else(|e| panic!("the replication stream ended before the marker ({e}); heard {heard:?}"));
             if command
                 .iter()
                 .map(Vec::as_slice)
@@ -157,10 +154,7 @@ impl Stream {
             if let Some(end) = self.buffer.windows(2).position(|w| w == b"\r\n") {
                 let line: Vec<u8> = self.buffer.drain(..end + 2).collect();
                 let line = String::from_utf8_lossy(&line[..end]).into_owned();
-                assert!(
-                    line.starts_with(start),
-                    "{start} was expected, not {line:?}"
-                );
+                assert!(line.starts_with(start), "{start} was expected, not {line:?}");
                 return line;
             }
             self.must_fill();
@@ -174,9 +168,7 @@ impl Stream {
             let mark = mark.as_bytes();
             let mut searched = 0;
             loop {
-                let at = self.buffer[searched..]
-                    .windows(mark.len())
-                    .position(|w| w == mark);
+                let at = self.buffer[searched..].windows(mark.len()).position(|w| w == mark);
                 if let Some(at) = at {
                     self.buffer.drain(..searched + at + mark.len());
                     return;
@@ -257,10 +249,7 @@ impl Replica {
         let server = builder
             .config_line(&format!("replicaof 127.0.0.1 {primary_port}"))
             .start();
-        let replica = Replica {
-            server,
-            primary_port,
-        };
+        let replica = Replica { server, primary_port };
         replica.wait_synced();
         replica
     }
@@ -271,16 +260,10 @@ impl Replica {
         let wanted: u64 = wanted.parse().expect("an offset");
         let synced = || {
             let here = |field| replication_field(self.server.port(), field);
-            here("master_link_status") == "up"
-                && here("slave_repl_offset")
-                    .parse()
-                    .is_ok_and(|at: u64| at >= wanted)
+            here("master_link_status") == "up" && here("slave_repl_offset").parse().is_ok_and(|at: u64| at >= wanted)
         };
         if !eventually(deadline(), synced) {
-            panic!(
-                "the replica did not catch up; its log:\n{}",
-                self.server.log()
-            );
+            panic!("the replica did not catch up; its log:\n{}", self.server.log());
         }
     }
 
@@ -301,10 +284,8 @@ fn replication_field(port: u16, field: &str) -> String {
     let mut raw = Raw::try_connect(port).expect("a connection");
     let info = raw.call(&["INFO", "replication"]);
     let info = String::from_utf8_lossy(info.bytes().unwrap_or_default()).into_owned();
-    let value = info.lines().find_map(|line| {
-        line.strip_prefix(field)?
-            .strip_prefix(':')
-            .map(String::from)
-    });
+    let value = info
+        .lines()
+        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(String::from));
     value.unwrap_or_default()
 }

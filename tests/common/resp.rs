@@ -49,10 +49,7 @@ pub fn parse(buffer: &[u8]) -> Option<(Reply, usize)> {
     let end = buffer.windows(2).position(|pair| pair == b"\r\n")?;
     let line = String::from_utf8_lossy(&buffer[1..end]).into_owned();
     let at = end + 2;
-    let number = || -> i64 {
-        line.parse()
-            .unwrap_or_else(|_| panic!("no number: {line:?}"))
-    };
+    let number = || -> i64 { line.parse().unwrap_or_else(|_| panic!("no number: {line:?}")) };
     let reply = match buffer[0] {
         b'+' => Reply::Simple(line),
         b'-' => Reply::Error(line),
@@ -136,9 +133,7 @@ impl Raw {
 
     /// How long a read waits before it fails.
     pub fn set_timeout(&mut self, timeout: Duration) {
-        self.stream
-            .set_read_timeout(Some(timeout))
-            .expect("timeout");
+        self.stream.set_read_timeout(Some(timeout)).expect("timeout");
     }
 
     /// Sends a command and does not wait: `raw.send(&["BLMOVE", "a", "b", "RIGHT", "LEFT", "0"])`.

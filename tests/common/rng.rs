@@ -9,9 +9,7 @@ impl Rng {
     /// From `RMQ_SEED`, or a fixed seed; prints it.
     pub fn seeded() -> Rng {
         let seed = match std::env::var("RMQ_SEED") {
-            Ok(text) => {
-                parse_seed(&text).unwrap_or_else(|| panic!("RMQ_SEED {text:?} is no number"))
-            }
+            Ok(text) => parse_seed(&text).unwrap_or_else(|| panic!("RMQ_SEED {text:?} is no number")),
             Err(_) => 0x5eed,
         };
         println!("seed {seed}; RMQ_SEED={seed} repeats this run");

@@ -31,8 +31,7 @@ pub fn module() -> &'static Path {
         if let Some(path) = std::env::var_os("RMQ_MODULE") {
             return fs::canonicalize(&path).unwrap_or_else(|e| panic!("RMQ_MODULE {path:?}: {e}"));
         }
-        let target = std::env::var_os("CARGO_TARGET_DIR")
-            .map_or_else(|| in_repository("target"), PathBuf::from);
+        let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| in_repository("target"), PathBuf::from);
         let path = target.join("release/librmq.so");
         if !path.exists() {
             let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
@@ -275,12 +274,8 @@ impl Server {
     }
 
     fn connect(&self, settings: RedisConnectionInfo) -> Connection {
-        self.try_connect(settings).unwrap_or_else(|e| {
-            panic!(
-                "cannot connect to the server: {e}; its log:\n{}",
-                self.log()
-            )
-        })
+        self.try_connect(settings)
+            .unwrap_or_else(|e| panic!("cannot connect to the server: {e}; its log:\n{}", self.log()))
     }
 
     /// A fresh connection, or the error: for tests that kill the server meanwhile.
@@ -312,10 +307,7 @@ impl Server {
 
     /// The fields of an INFO section; `info("rmq")` for the module's own.
     pub fn info(&self, section: &str) -> HashMap<String, String> {
-        let text: String = redis::cmd("INFO")
-            .arg(section)
-            .query(&mut self.con())
-            .expect("INFO");
+        let text: String = redis::cmd("INFO").arg(section).query(&mut self.con()).expect("INFO");
         text.lines()
             .filter_map(|line| line.trim_end().split_once(':'))
             .map(|(field, value)| (field.to_string(), value.to_string()))
@@ -418,13 +410,8 @@ impl Server {
                 let _ = child.kill();
                 let _ = child.wait();
                 let log = fs::read(self.log_path()).unwrap_or_default();
-                let log =
-                    String::from_utf8_lossy(&log[logged_before.min(log.len())..]).into_owned();
-                let why = if ended {
-                    ""
-                } else {
-                    "(no answer before the deadline)\n"
-                };
+                let log = String::from_utf8_lossy(&log[logged_before.min(log.len())..]).into_owned();
+                let why = if ended { "" } else { "(no answer before the deadline)\n" };
                 return Err(format!("{why}{log}"));
             }
             if answers_as(self.port, child.id()) {
@@ -440,8 +427,7 @@ impl Server {
     }
 
     fn config_file(&self) -> String {
-        self.builder
-            .config_file(self.dir(), self.port, self.cluster_port)
+        self.builder.config_file(self.dir(), self.port, self.cluster_port)
     }
 
     fn log_path(&self) -> PathBuf {
@@ -474,11 +460,7 @@ impl Drop for Server {
             let log = self.log();
             let lines: Vec<_> = log.lines().collect();
             let tail = &lines[lines.len().saturating_sub(30)..];
-            eprintln!(
-                "--- log of the server on port {}:\n{}",
-                self.port,
-                tail.join("\n")
-            );
+            eprintln!("--- log of the server on port {}:\n{}", self.port, tail.join("\n"));
         }
         self.stop();
     }
@@ -501,10 +483,7 @@ impl CommandStats {
         CommandStats {
             calls: number("calls"),
             usec: number("usec"),
-            usec_per_call: fields
-                .get("usec_per_call")
-                .and_then(|v| v.parse().ok())
-                .unwrap_or(0.0),
+            usec_per_call: fields.get("usec_per_call").and_then(|v| v.parse().ok()).unwrap_or(0.0),
             rejected_calls: number("rejected_calls"),
             failed_calls: number("failed_calls"),
         }

@@ -99,10 +99,7 @@ impl Snapshot {
     /// A sorted set's members and scores; empty if there is no such set.
     pub fn zset(&self, key: &str) -> BTreeMap<String, f64> {
         match self.contents(key) {
-            Some(Contents::Zset(members)) => members
-                .iter()
-                .map(|(m, score)| (lossy(&m.0), *score))
-                .collect(),
+            Some(Contents::Zset(members)) => members.iter().map(|(m, score)| (lossy(&m.0), *score)).collect(),
             _ => BTreeMap::new(),
         }
     }
@@ -110,10 +107,7 @@ impl Snapshot {
     /// A hash's fields; empty if there is no such hash.
     pub fn hash(&self, key: &str) -> BTreeMap<String, String> {
         match self.contents(key) {
-            Some(Contents::Hash(fields)) => fields
-                .iter()
-                .map(|(f, v)| (lossy(&f.0), lossy(&v.0)))
-                .collect(),
+            Some(Contents::Hash(fields)) => fields.iter().map(|(f, v)| (lossy(&f.0), lossy(&v.0))).collect(),
             _ => BTreeMap::new(),
         }
     }
@@ -121,12 +115,7 @@ impl Snapshot {
     /// What differs, a line each: `-` was, `+` is.
     pub fn diff(&self, after: &Snapshot) -> Vec<String> {
         let mut lines = Vec::new();
-        for name in self
-            .keys
-            .keys()
-            .chain(after.keys.keys())
-            .collect::<BTreeSet<_>>()
-        {
+        for name in self.keys.keys().chain(after.keys.keys()).collect::<BTreeSet<_>>() {
             let (before, after) = (self.keys.get(name), after.keys.get(name));
             if before == after {
                 continue;
@@ -136,9 +125,8 @@ impl Snapshot {
             for part in before.keys().chain(after.keys()).collect::<BTreeSet<_>>() {
                 let (was, is) = (before.get(part), after.get(part));
                 if was != is {
-                    let show = |sign, value: Option<&String>| {
-                        value.map(|value| format!("{sign} {name:?} {} {value}", part.1))
-                    };
+                    let show =
+                        |sign, value: Option<&String>| value.map(|value| format!("{sign} {name:?} {} {value}", part.1));
                     lines.extend(show('-', was));
                     lines.extend(show('+', is));
                 }
@@ -205,10 +193,7 @@ impl Key {
             flat.insert((0, "expires at".into()), at.to_string());
         }
         for (field, at) in &self.fields_expire_at {
-            flat.insert(
-                (0, format!("hash {} expires at", short(field))),
-                at.to_string(),
-            );
+            flat.insert((0, format!("hash {} expires at", short(field))), at.to_string());
         }
         flat
     }
@@ -234,12 +219,7 @@ fn contents_of(con: &mut impl ConnectionLike, key: &[u8]) -> Option<Contents> {
         }
         "hash" => {
             let fields: Vec<(Vec<u8>, Vec<u8>)> = ask!(con, "HGETALL", key);
-            Contents::Hash(
-                fields
-                    .into_iter()
-                    .map(|(f, v)| (Bytes(f), Bytes(v)))
-                    .collect(),
-            )
+            Contents::Hash(fields.into_iter().map(|(f, v)| (Bytes(f), Bytes(v))).collect())
         }
         _ => Contents::Other(kind, Bytes(ask!(con, "DUMP", key))),
     })
@@ -269,9 +249,10 @@ fn short(bytes: &Bytes) -> String {
     }
     let start = Bytes(bytes.0[..SHOWN].to_vec());
     // Equal starts must not hide that the rest differs.
-    let sum = bytes.0.iter().fold(0u32, |sum, b| {
-        sum.wrapping_mul(31).wrapping_add((*b).into())
-    });
+    let sum = bytes
+        .0
+        .iter()
+        .fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add((*b).into()));
     format!("{start:?}… ({} bytes, sum {sum:08x})", bytes.0.len())
 }
 

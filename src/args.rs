@@ -1,0 +1,263 @@
+//! Arguments to typed values. Pure: bytes in, a value or an error that names the argument out.
+
+use crate::clock::{Now, LATEST_MS};
+use crate::error::Error;
+
+/// The longest lease, claim or wait, in ms: a thousand years would overflow nothing, but thirty are a mistake already.
+pub const LONGEST_MS: i64 = 1_000_000_000_000;
+
+fn integer(bytes: &[u8]) -> Option<i64> {
+    // `+5` and ` 5` are nobody's integer; the server's own commands refuse them too.
+    if !bytes.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-') {
+        return None;
+    }
+    std::str::from_utf8(bytes).ok()?.parse().ok()
+}
+
+/// A decimal number, finite. A client may write a small float with an exponent.
+fn decimal(bytes: &[u8]) -> Option<f64> {
+    let plain = |byte: &u8| byte.is_ascii_digit() || matches!(byte, b'.' | b'e' | b'E' | b'+' | b'-');
+    if !bytes.iter().all(plain) {
+        return None;
+    }
+    let value: f64 = std::str::from_utf8(bytes).ok()?.parse().ok()?;
+    value.is_finite().then_some(value)
+}
+
+pub fn positive_integer(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
+    integer(bytes).filter(|value| *value > 0).ok_or(Error::Invalid {
+        argument,
+        expected: "a positive integer",
+    })
+}
+
+/// A batch is a limit: more than the setting allows is lowered to it.
+pub fn batch(bytes: &[u8]) -> Result<usize, Error> {
+    let batch = positive_integer("batch", bytes)?;
+    Ok(batch.min(crate::settings::MAX_BATCH.get()) as usize)
+}
+
+/// A span of time that starts now: a lease, a claim.
+pub fn span_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
+    integer(bytes)
+        .filter(|value| (1..=LONGEST_MS).contains(value))
+        .ok_or(Error::Invalid {
+            argument,
+            expected: "a positive integer of milliseconds, at most 1000000000000",
+        })
+}
+
+/// A span of time that may be empty: a delay, a wait.
+pub fn delay_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
+    integer(bytes)
+        .filter(|value| (0..=LONGEST_MS).contains(value))
+        .ok_or(Error::Invalid {
+            argument,
+            expected: "an integer of milliseconds from 0 to 1000000000000",
+        })
+}
+
+/// A moment: Unix milliseconds.
+pub fn unix_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
+    integer(bytes)
+        .filter(|value| (0..=LATEST_MS as i64).contains(value))
+        .ok_or(Error::Invalid {
+            argument,
+            expected: "a Unix time in milliseconds",
+        })
+}
+
+/// RETRY's delay, as the script takes it. The result is the due time.
+pub fn due_after_seconds(argument: &'static str, bytes: &[u8], now: Now) -> Result<f64, Error> {
+    decimal(bytes)
+        .filter(|seconds| *seconds >= 0.0)
+        .map(|seconds| now.ms() as f64 + seconds * 1000.0)
+        .filter(|due| *due <= LATEST_MS)
+        .ok_or(Error::Invalid {
+            argument,
+            expected: "a number of seconds, 0 or more, that ends before the year 2255",
+        })
+}
+
+/// TIMEOUTS' target time: Unix ms, or `*` for the server's clock.
+pub fn target_time(bytes: &[u8], now: Now) -> Result<f64, Error> {
+    if bytes == b"*" {
+        return Ok(now.exact_ms());
+    }
+    decimal(bytes).filter(|ms| *ms >= 0.0).ok_or(Error::Invalid {
+        argument: "target_time",
+        expected: "a Unix time in milliseconds, or * for the server's clock",
+    })
+}
+
+/// A lease, as RESERVE or EXTEND returned it.
+pub fn lease(bytes: &[u8]) -> Result<f64, Error> {
+    decimal(bytes).ok_or(Error::Invalid {
+        argument: "lease",
+        expected: "a lease as RMQ.RESERVE returned it",
+    })
+}
+
+/// Days to keep a record, in milliseconds. Empty means not given.
+pub fn expire_days(bytes: &[u8]) -> Result<Option<i64>, Error> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    const DAY_MS: f64 = 86_400_000.0;
+    decimal(bytes)
+        .filter(|days| *days > 0.0 && *days <= 36_500.0)
+        // A record that expires at once would be no record.
+        .map(|days| Some((days * DAY_MS).ceil().max(1000.0) as i64))
+        .ok_or(Error::Invalid {
+            argument: "expire_days",
+            expected: "a positive number of days, at most 36500, or empty",
+        })
+}
+
+/// Records to keep. Empty means not given.
+pub fn max_count(bytes: &[u8]) -> Result<Option<usize>, Error> {
+    if bytes.is_empty() {
+        return Ok(None);
+    }
+    integer(bytes)
+        .filter(|count| *count > 0)
+        .map(|count| Some(count as usize))
+        .ok_or(Error::Invalid {
+            argument: "max_count",
+            expected: "a positive integer, or empty",
+        })
+}
+
+/// `1`, `0` or empty; true unless the caller rules field expiry out.
+pub fn supports_hexpire(bytes: &[u8]) -> Result<bool, Error> {
+    match bytes {
+        b"" | b"1" => Ok(true),
+        b"0" => Ok(false),
+        _ => Err(Error::Invalid {
+            argument: "supports_hexpire",
+            expected: "0, 1 or empty",
+        }),
+    }
+}
+
+/// An id that a command writes must not look like one of payload_map's own fields.
+pub fn writable_id(id: &[u8]) -> Result<(), Error> {
+    if id.ends_with(b":queue") || id.ends_with(b":attempts") {
+        return Err(Error::ReservedId);
+    }
+    Ok(())
+}
+
+/// No two of the keys are the same. An empty name stands for no key.
+pub fn distinct_keys(keys: &[(&'static str, &[u8])]) -> Result<(), Error> {
+    for (index, (one, name)) in keys.iter().enumerate() {
+        for (other, other_name) in &keys[index + 1..] {
+            if name == other_name && !name.is_empty() {
+                return Err(Error::SameKey { one, other });
+            }
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn a_batch_is_a_positive_integer_and_nothing_else() {
+        for bad in [
+            "0",
+            "-1",
+            "1.5",
+            "abc",
+            "",
+            " 1",
+            "1 ",
+            "+1",
+            "0x10",
+            "1e3",
+            "18446744073709551616",
+            "\u{661}",
+        ] {
+            let error = batch(bad.as_bytes()).unwrap_err();
+            assert_eq!(error.to_string(), "ERR batch must be a positive integer", "{bad:?}");
+        }
+        assert_eq!(batch(b"1"), Ok(1));
+    }
+
+    #[test]
+    fn a_batch_over_the_limit_is_lowered_to_it() {
+        assert_eq!(batch(b"9223372036854775807"), Ok(10_000));
+    }
+
+    #[test]
+    fn a_delay_is_whole_or_decimal_and_not_negative() {
+        let now = Now::read();
+        let due = |text: &str| due_after_seconds("delay", text.as_bytes(), now);
+        assert_eq!(due("0"), Ok(now.ms() as f64));
+        assert_eq!(due("1.5"), Ok(now.ms() as f64 + 1500.0));
+        assert_eq!(due("1e-05"), Ok(now.ms() as f64 + 0.01));
+        for bad in [
+            "-1", "-0.001", "nan", "NaN", "inf", "-inf", "infinity", "1e300", "1e13", "", "1,5", "0x1", "1 ",
+        ] {
+            assert!(
+                due(bad).unwrap_err().to_string().starts_with("ERR delay must be"),
+                "{bad:?}"
+            );
+        }
+    }
+
+    #[test]
+    fn the_same_key_in_two_roles_is_refused_by_name() {
+        let error = distinct_keys(&[("a", b"x"), ("b", b"y"), ("c", b"x")]).unwrap_err();
+        assert_eq!(error.to_string(), "ERR a and c must be different keys");
+        assert_eq!(distinct_keys(&[("a", b""), ("b", b"")]), Ok(()));
+    }
+
+    #[test]
+    fn ids_that_look_like_fields_of_payload_map_are_refused() {
+        assert_eq!(writable_id(b"x:queue"), Err(Error::ReservedId));
+        assert_eq!(writable_id(b":attempts"), Err(Error::ReservedId));
+        assert_eq!(writable_id(b"x:queues"), Ok(()));
+        assert_eq!(writable_id(b""), Ok(()));
+    }
+
+    #[test]
+    fn days_become_milliseconds_and_never_less_than_a_second() {
+        assert_eq!(expire_days(b"7"), Ok(Some(7 * 86_400_000)));
+        assert_eq!(expire_days(b"0.5"), Ok(Some(43_200_000)));
+        assert_eq!(expire_days(b"1e-9"), Ok(Some(1000)));
+        assert_eq!(expire_days(b""), Ok(None));
+        for bad in ["0", "-1", "x", "36501", "nan", "inf"] {
+            assert!(expire_days(bad.as_bytes()).is_err(), "{bad}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn no_bytes_make_the_parsers_panic(bytes in proptest::collection::vec(any::<u8>(), 0..40)) {
+            let now = Now::read();
+            let _ = batch(&bytes);
+            let _ = span_ms("x", &bytes);
+            let _ = delay_ms("x", &bytes);
+            let _ = unix_ms("x", &bytes);
+            let _ = due_after_seconds("x", &bytes, now);
+            let _ = target_time(&bytes, now);
+            let _ = lease(&bytes);
+            let _ = expire_days(&bytes);
+            let _ = max_count(&bytes);
+            let _ = supports_hexpire(&bytes);
+            let _ = writable_id(&bytes);
+        }
+
+        #[test]
+        fn what_is_accepted_is_in_range(number in proptest::num::f64::ANY) {
+            let now = Now::read();
+            if let Ok(due) = due_after_seconds("delay", number.to_string().as_bytes(), now) {
+                prop_assert!(due >= now.ms() as f64 && due <= LATEST_MS);
+            }
+        }
+    }
+}

@@ -1,0 +1,77 @@
+//! Server time, and the deadlines and due times made from it. All are Unix milliseconds in a sorted set's score.
+
+use std::time::{SystemTime, UNIX_EPOCH};
+
+/// The latest time that is exact to the microsecond in a score: past the year 2255.
+pub const LATEST_MS: f64 = 9_007_199_254_740.0;
+
+#[derive(Clone, Copy)]
+pub struct Now {
+    micros: i64,
+}
+
+impl Now {
+    pub fn read() -> Self {
+        let since_epoch = SystemTime::now().duration_since(UNIX_EPOCH).unwrap_or_default();
+        Now {
+            micros: since_epoch.as_micros() as i64,
+        }
+    }
+
+    /// Whole milliseconds, as the scripts take the time.
+    pub fn ms(self) -> i64 {
+        self.micros / 1000
+    }
+
+    /// Milliseconds with microseconds behind the point.
+    pub fn exact_ms(self) -> f64 {
+        self.micros as f64 / 1000.0
+    }
+
+    pub fn micros(self) -> i64 {
+        self.micros
+    }
+
+    /// The deadline of a lease that starts now.
+    pub fn lease(self, lease_ms: i64) -> Lease {
+        Lease {
+            micros: self.micros + lease_ms * 1000,
+        }
+    }
+}
+
+/// A deadline to the microsecond. The text and the score are the same number: a score read back from the text compares
+/// equal.
+#[derive(Clone, Copy)]
+pub struct Lease {
+    micros: i64,
+}
+
+impl Lease {
+    pub fn score(self) -> f64 {
+        self.micros as f64 / 1000.0
+    }
+
+    pub fn text(self) -> String {
+        format!("{}.{:03}", self.micros / 1000, self.micros % 1000)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    proptest! {
+        #[test]
+        fn the_text_of_a_lease_is_its_score(micros in 0i64..9_007_199_254_740_000) {
+            let lease = Lease { micros };
+            prop_assert_eq!(lease.text().parse::<f64>().unwrap(), lease.score());
+        }
+
+        #[test]
+        fn neighbouring_microseconds_are_different_leases(micros in 0i64..9_007_199_254_740_000) {
+            prop_assert!(Lease { micros }.score() < Lease { micros: micros + 1 }.score());
+        }
+    }
+}

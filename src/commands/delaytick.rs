@@ -1,0 +1,101 @@
+//! RMQ.DELAYTICK delay_tasks payload_map batch
+//!
+//! Moves messages that are due, lowest due time first, to the left of their `<queue>:pending`. The reply tells each as
+//! [id, queue]. An id without `<id>:queue` stands for nothing and is removed.
+
+use crate::args;
+use crate::clock::Now;
+use crate::derived::DerivedLists;
+use crate::error::Error;
+use crate::message::PENDING;
+use crate::redis::acl::Access;
+use crate::redis::command::{key, required, Command, KeyUse, Kind, Spec};
+use crate::redis::key::{End, Walk};
+use crate::redis::{Call, HashKey, OwnedStr, StrRef, ZsetKey};
+use crate::stats::{self, Counter};
+
+pub struct DelayTick;
+
+impl Command for DelayTick {
+    const SPEC: Spec = Spec {
+        name: "RMQ.DELAYTICK",
+        summary: "Moves delayed messages that are due to the pending lists of their queues.",
+        complexity: "O(B*log(M)) for B messages moved and M in delay_tasks",
+        flags: "write",
+        categories: "write slow",
+        args: &[
+            key("delay_tasks", KeyUse::Take),
+            key("payload_map", KeyUse::Read),
+            required("batch", Kind::Integer),
+        ],
+    };
+
+    fn run<'c>(call: &'c Call<'c>) -> Result<(), Error> {
+        let [delay_tasks, payload_map, batch] = *call.args() else {
+            return Err(Error::WrongArity);
+        };
+        let batch = args::batch(batch.bytes())?;
+        args::distinct_keys(&[
+            ("delay_tasks", delay_tasks.bytes()),
+            ("payload_map", payload_map.bytes()),
+        ])?;
+        let mut pending = DerivedLists::new(call, delay_tasks, PENDING, Access::Insert);
+        let mut delay_tasks = ZsetKey::open(call, delay_tasks, "delay_tasks")?;
+        let payload_map = HashKey::open(call, payload_map, "payload_map")?;
+
+        let mut due: Vec<(OwnedStr, usize)> = Vec::new();
+        let mut orphans: Vec<OwnedStr> = Vec::new();
+        let mut skipped = 0;
+        delay_tasks.up_to(Now::read().ms() as f64, |id, _| {
+            match payload_map.get(crate::message::queue_field(id.as_ref()).as_ref()) {
+                None => orphans.push(id),
+                Some(queue) => match pending.find(queue)? {
+                    queue if pending.is_list(queue) => due.push((id, queue)),
+                    _ => skipped += 1,
+                },
+            }
+            Ok(if due.len() + orphans.len() < batch {
+                Walk::On
+            } else {
+                Walk::Stop
+            })
+        })?;
+
+        let mut by_queue: Vec<Vec<StrRef>> = vec![Vec::new(); pending.len()];
+        for (id, queue) in &due {
+            by_queue[*queue].push(id.as_ref());
+        }
+        for (queue, list) in pending.lists() {
+            let ids = &by_queue[queue];
+            for id in ids {
+                list.push(End::Left, *id);
+            }
+            if !ids.is_empty() {
+                call.replicate(c"LPUSH", list.name(), ids);
+            }
+        }
+        let leaving: Vec<StrRef> = due
+            .iter()
+            .map(|(id, _)| id)
+            .chain(&orphans)
+            .map(OwnedStr::as_ref)
+            .collect();
+        for id in &leaving {
+            delay_tasks.remove(*id);
+        }
+        if !leaving.is_empty() {
+            call.replicate(c"ZREM", delay_tasks.name(), &leaving);
+        }
+
+        stats::add(Counter::Moved, due.len());
+        stats::add(Counter::Stale, orphans.len());
+        pending.report_skipped(skipped);
+        call.reply_array(due.len());
+        for (id, queue) in &due {
+            call.reply_array(2);
+            call.reply_str(id.as_ref());
+            call.reply_str(pending.name(*queue));
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,177 @@
+//! RMQ.PARSEERR parse_error_map parse_error_queue processing expire_monitor payload_map id payload topic error
+//! timestamp [expire_days [max_count [supports_hexpire]]]
+//!
+//! Quarantine of a message whose payload cannot be parsed: writes a record, then removes every trace of the message
+//! from the working keys. The same id again replaces its record, and stands once in the queue, at its left.
+
+use crate::args;
+use crate::clock::Now;
+use crate::error::Error;
+use crate::locate;
+use crate::message::{open_optional_list, remove_from_list, Working};
+use crate::record::ParseError;
+use crate::redis::command::{key, optional, required, server_has_field_expiry, Command, KeyUse, Kind, Spec};
+use crate::redis::key::End;
+use crate::redis::{log, Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
+use crate::settings;
+use crate::stats::{self, Counter};
+
+/// Ids without record dropped from the tail of the queue in one call.
+const EXPIRED_PER_CALL: usize = 100;
+/// Ids trimmed between two HDELs, so that a first trim of a huge queue needs little memory.
+const TRIM_CHUNK: usize = 1000;
+
+pub struct ParseErr;
+
+impl Command for ParseErr {
+    const SPEC: Spec = Spec {
+        name: "RMQ.PARSEERR",
+        summary: "Puts a message that cannot be parsed into quarantine.",
+        complexity: "O(1) for an id near either end of processing, else O(N) for its length; plus O(T) for T records \
+                     trimmed, and O(Q) for the length of parse_error_queue where the id may stand in it already",
+        flags: "write deny-oom",
+        categories: "write slow",
+        args: &[
+            key("parse_error_map", KeyUse::Update),
+            key("parse_error_queue", KeyUse::Update),
+            key("processing", KeyUse::Remove),
+            key("expire_monitor", KeyUse::Remove),
+            key("payload_map", KeyUse::Remove),
+            required("id", Kind::Text),
+            required("payload", Kind::Text),
+            required("topic", Kind::Text),
+            required("error", Kind::Text),
+            required("timestamp", Kind::Text),
+            optional("expire_days", Kind::Double),
+            optional("max_count", Kind::Integer),
+            optional("supports_hexpire", Kind::Integer),
+        ],
+    };
+
+    fn run<'c>(call: &'c Call<'c>) -> Result<(), Error> {
+        let [parse_error_map, parse_error_queue, processing, expire_monitor, payload_map, id, payload, topic, error, timestamp, limits @ ..] =
+            call.args()
+        else {
+            return Err(Error::WrongArity);
+        };
+        if limits.len() > 3 {
+            return Err(Error::WrongArity);
+        }
+        let limit = |index: usize| limits.get(index).map_or(&b""[..], |limit| limit.bytes());
+        let keep_ms = args::expire_days(limit(0))?;
+        let max_count = args::max_count(limit(1))?;
+        let expire_field = args::supports_hexpire(limit(2))? && server_has_field_expiry();
+        args::writable_id(id.bytes())?;
+        args::distinct_keys(&[
+            ("parse_error_map", parse_error_map.bytes()),
+            ("parse_error_queue", parse_error_queue.bytes()),
+            ("processing", processing.bytes()),
+            ("expire_monitor", expire_monitor.bytes()),
+            ("payload_map", payload_map.bytes()),
+        ])?;
+        let mut quarantine = Quarantine {
+            map: HashKey::open(call, *parse_error_map, "parse_error_map")?,
+            queue: ListKey::open(call, *parse_error_queue, "parse_error_queue")?,
+        };
+        let mut working = Working {
+            processing: open_optional_list(call, *processing, "processing")?,
+            expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
+            payload_map: HashKey::open(call, *payload_map, "payload_map")?,
+        };
+        let record = ParseError {
+            payload: payload.bytes(),
+            error: error.bytes(),
+            topic: topic.bytes(),
+            timestamp: timestamp.bytes(),
+            id: id.bytes(),
+        };
+        let record =
+            OwnedStr::new(&record.to_json(settings::PAYLOAD_LIMIT.as_usize(), settings::MESSAGE_LIMIT.as_usize()));
+        let expire_at = keep_ms.map(|ms| Now::read().ms() + ms);
+
+        quarantine.store(call, *id, record.as_ref());
+        quarantine.drop_expired(call);
+        if let Some(max_count) = max_count {
+            quarantine.trim(call, max_count);
+        }
+        working.forget(call, std::slice::from_ref(id));
+        match expire_at {
+            Some(expire_at) if !expire_field && !quarantine.map.has_ttl() => {
+                quarantine.map.expire_at(expire_at);
+                call.replicate_number(c"PEXPIREAT", quarantine.map.name(), expire_at);
+            }
+            Some(expire_at) if expire_field => {
+                // By the plain command, which needs the key for itself and fires its event after ours.
+                drop((quarantine, working));
+                call.fire_events();
+                if !call.expire_field_at(*parse_error_map, *id, expire_at) {
+                    log::warning(
+                        "rmq: the server did not take HPEXPIREAT: a parse-error record was stored without expiry",
+                    );
+                }
+            }
+            _ => (),
+        }
+
+        stats::add(Counter::Quarantined, 1);
+        call.reply_ok();
+        Ok(())
+    }
+}
+
+struct Quarantine<'c> {
+    map: HashKey<'c>,
+    queue: ListKey<'c>,
+}
+
+impl Quarantine<'_> {
+    fn store(&mut self, call: &Call, id: StrRef, record: StrRef) {
+        // Without a record the id is not in the queue, unless records can go by themselves.
+        let may_stand_already =
+            self.map.has(id) || self.queue.len() != self.map.len() || self.map.may_hold_expiring_fields();
+        if may_stand_already {
+            if let Some(place) = locate::find(&mut self.queue, id) {
+                remove_from_list(call, &mut self.queue, place, id);
+            }
+        }
+        self.map.set(id, record);
+        call.replicate(c"HSET", self.map.name(), &[id, record]);
+        self.queue.push(End::Left, id);
+        call.replicate(c"LPUSH", self.queue.name(), &[id]);
+    }
+
+    /// Oldest first, ids whose record has expired leave the queue too.
+    fn drop_expired(&mut self, call: &Call) {
+        let mut dropped = 0;
+        while dropped < EXPIRED_PER_CALL && self.queue.len() > 1 {
+            let oldest = self.queue.get(self.queue.len() - 1);
+            if oldest.is_none_or(|id| self.map.has(id.as_ref())) {
+                break;
+            }
+            self.queue.pop_right();
+            dropped += 1;
+        }
+        if dropped > 0 {
+            call.replicate_number(c"RPOP", self.queue.name(), dropped as i64);
+            stats::add(Counter::Trimmed, dropped);
+        }
+    }
+
+    /// The newest `max_count` remain, in the queue and in the map.
+    fn trim(&mut self, call: &Call, max_count: usize) {
+        while self.queue.len() > max_count {
+            let excess = (self.queue.len() - max_count).min(TRIM_CHUNK);
+            let oldest: Vec<OwnedStr> = (0..excess).map_while(|_| self.queue.pop_right()).collect();
+            let gone: Vec<StrRef> = oldest
+                .iter()
+                .map(OwnedStr::as_ref)
+                .filter(|id| self.map.delete(*id))
+                .collect();
+            call.replicate_number(c"RPOP", self.queue.name(), oldest.len() as i64);
+            if !gone.is_empty() {
+                call.replicate(c"HDEL", self.map.name(), &gone);
+            }
+            stats::add(Counter::Trimmed, oldest.len());
+        }
+    }
+}

@@ -1,0 +1,86 @@
+//! Permission on keys that are not arguments. The server checks the arguments of a command; a derived key comes out
+//! of a hash, so the module has to ask on behalf of the caller.
+
+use std::ffi::c_int;
+use std::ptr::NonNull;
+
+use redis_module::raw;
+
+use super::api::api;
+use super::{Call, OwnedStr, StrRef};
+
+/// What a command does to a derived key.
+#[derive(Clone, Copy)]
+pub enum Access {
+    /// A list that gets ids pushed.
+    Insert,
+    /// A list that ids are removed from.
+    Delete,
+}
+
+/// The caller, or None where nobody stands behind the call (another module, which the server trusts).
+pub struct User<'c> {
+    call: &'c Call<'c>,
+    raw: Option<NonNull<raw::RedisModuleUser>>,
+}
+
+impl<'c> User<'c> {
+    pub fn of(call: &'c Call<'c>) -> Self {
+        // SAFETY: the context is alive, the names are freed by their handles. GetCurrentUserName reads through the
+        // client's user without a look, so it is only asked where a user is known to be there.
+        let raw = unsafe {
+            let id = api!(RedisModule_GetClientId(call.ctx()));
+            let name = OwnedStr::take(api!(RedisModule_GetClientUserNameById(call.ctx(), id))).or_else(|| {
+                // A script's client is not in the server's index of clients.
+                call.has_user()
+                    .then(|| OwnedStr::take(api!(RedisModule_GetCurrentUserName(call.ctx()))))
+                    .flatten()
+            });
+            match name {
+                None => None,
+                Some(name) => {
+                    let user = api!(RedisModule_GetModuleUserFromUserName(name.as_ref().raw()));
+                    NonNull::new(user)
+                }
+            }
+        };
+        User { call, raw }
+    }
+
+    /// Also writes the refusal into ACL LOG, as the server does for arguments.
+    pub fn may(&self, access: Access, key: StrRef) -> bool {
+        let Some(user) = self.raw else { return true };
+        let flags = match access {
+            Access::Insert => raw::REDISMODULE_CMD_KEY_INSERT,
+            Access::Delete => raw::REDISMODULE_CMD_KEY_DELETE,
+        };
+        // SAFETY: user, key and context are alive.
+        unsafe {
+            let allowed = api!(RedisModule_ACLCheckKeyPermissions(
+                user.as_ptr(),
+                key.raw(),
+                flags as c_int
+            )) == raw::REDISMODULE_OK as c_int;
+            if !allowed {
+                api!(RedisModule_ACLAddLogEntry(
+                    self.call.ctx(),
+                    user.as_ptr(),
+                    key.raw(),
+                    raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_KEY,
+                ));
+            }
+            allowed
+        }
+    }
+}
+
+impl Drop for User<'_> {
+    fn drop(&mut self) {
+        if let Some(user) = self.raw {
+            // SAFETY: the handle was made by GetModuleUserFromUserName and is freed once; the ACL user itself stays.
+            unsafe {
+                api!(RedisModule_FreeModuleUser(user.as_ptr()));
+            }
+        }
+    }
+}

@@ -1,0 +1,335 @@
+//! One call of one command: its arguments, its replies, and its effects on the rest of the world. Replication is
+//! queued by the server until the command ends. Events are queued here until every key handle is closed, because a
+//! listener may write to the keys it hears of.
+
+use std::cell::RefCell;
+use std::ffi::{c_int, CStr, CString};
+use std::sync::atomic::{AtomicBool, Ordering};
+
+use redis_module::raw;
+use smallvec::SmallVec;
+
+use super::api::api;
+use super::key::KeyEvents;
+use super::{OwnedStr, StrRef};
+use crate::error::Error;
+
+pub struct Call<'c> {
+    ctx: *mut raw::RedisModuleCtx,
+    args: &'c [StrRef<'c>],
+    events: RefCell<SmallVec<[Event; 5]>>,
+}
+
+/// A key that changed, and what the plain commands would have told about it.
+pub(super) struct Event {
+    pub name: OwnedStr,
+    pub events: KeyEvents,
+    pub emptied: bool,
+}
+
+impl<'c> Call<'c> {
+    /// # Safety
+    /// `ctx` and the `argc` strings at `argv` are those of the running callback, which outlives 'c.
+    pub(super) unsafe fn new(
+        ctx: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+    ) -> Self {
+        Call {
+            ctx,
+            // A StrRef is a non-null string pointer, and that is what argv holds.
+            args: std::slice::from_raw_parts(argv.cast::<StrRef<'c>>(), argc as usize),
+            events: RefCell::default(),
+        }
+    }
+
+    /// The call that loads the module: its arguments have no name in front.
+    ///
+    /// # Safety
+    /// As for `new`; `argv` may be null where there are no arguments.
+    pub(super) unsafe fn load(
+        ctx: *mut raw::RedisModuleCtx,
+        argv: *mut *mut raw::RedisModuleString,
+        argc: c_int,
+    ) -> Self {
+        if argc == 0 {
+            return Call {
+                ctx,
+                args: &[],
+                events: RefCell::default(),
+            };
+        }
+        Call::new(ctx, argv, argc)
+    }
+
+    pub(super) fn load_args(&self) -> Vec<&'c [u8]> {
+        self.args.iter().map(|arg| arg.bytes()).collect()
+    }
+
+    pub(super) fn ctx(&self) -> *mut raw::RedisModuleCtx {
+        self.ctx
+    }
+
+    /// The arguments after the command's name.
+    pub fn args(&self) -> &'c [StrRef<'c>] {
+        &self.args[1..]
+    }
+
+    /// True where the caller cannot wait: in MULTI, in a script, in a call from another module.
+    pub fn may_not_block(&self) -> bool {
+        let no_wait = raw::REDISMODULE_CTX_FLAGS_MULTI
+            | raw::REDISMODULE_CTX_FLAGS_LUA
+            | raw::REDISMODULE_CTX_FLAGS_DENY_BLOCKING;
+        self.flags() & no_wait as c_int != 0
+    }
+
+    pub fn over_memory_limit(&self) -> bool {
+        self.flags() & raw::REDISMODULE_CTX_FLAGS_OOM as c_int != 0
+    }
+
+    /// The mode of the server, which cannot change while it runs.
+    pub(super) fn remember_cluster_mode(&self) {
+        let on = self.flags() & raw::REDISMODULE_CTX_FLAGS_CLUSTER as c_int != 0;
+        CLUSTER.store(on, Ordering::Relaxed);
+    }
+
+    fn flags(&self) -> c_int {
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_GetContextFlags(self.ctx)) }
+    }
+
+    // ---- effects
+
+    pub(super) fn key_changed(&self, event: Event) {
+        // Clients that watch or cache the key hear of it at once.
+        // SAFETY: context and name are alive.
+        unsafe { api!(RedisModule_SignalModifiedKey(self.ctx, event.name.as_ref().raw())) };
+        self.events.borrow_mut().push(event);
+    }
+
+    /// Fires what has been queued. Every handle is closed by now.
+    pub fn fire_events(&self) {
+        for event in self.events.take() {
+            let name = event.name.as_ref();
+            for (class, word) in event.events.into_iter().flatten() {
+                self.notify(class, word, name);
+            }
+            if event.emptied {
+                self.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
+            }
+        }
+    }
+
+    fn notify(&self, class: c_int, word: &CStr, key: StrRef) {
+        // SAFETY: context, event name and key name are alive for the call.
+        unsafe {
+            api!(RedisModule_NotifyKeyspaceEvent(
+                self.ctx,
+                class,
+                word.as_ptr(),
+                key.raw()
+            ))
+        };
+    }
+
+    /// Sends `command key arguments…` to replicas and the AOF.
+    pub fn replicate(&self, command: &CStr, key: StrRef, arguments: &[StrRef]) {
+        // SAFETY: "sv" is one string, then a pointer to strings with their number; a StrRef is such a pointer. The
+        // server takes its own references.
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.ctx,
+                command.as_ptr(),
+                c"sv".as_ptr(),
+                key.raw(),
+                arguments.as_ptr(),
+                arguments.len(),
+            ));
+        }
+    }
+
+    /// Sends `LREM key count element`.
+    pub fn replicate_lrem(&self, key: StrRef, count: &CStr, element: StrRef) {
+        // SAFETY: "scs" is a string, a C string and a string.
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.ctx,
+                c"LREM".as_ptr(),
+                c"scs".as_ptr(),
+                key.raw(),
+                count.as_ptr(),
+                element.raw(),
+            ));
+        }
+    }
+
+    /// Sends `command key number`.
+    pub fn replicate_number(&self, command: &CStr, key: StrRef, number: i64) {
+        // SAFETY: "sl" is a string and a long long.
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.ctx,
+                command.as_ptr(),
+                c"sl".as_ptr(),
+                key.raw(),
+                number as std::ffi::c_longlong,
+            ));
+        }
+    }
+
+    // ---- plain commands, for the few steps that have no direct API. No handle on the key may be open.
+
+    /// The index of the last `element` in the list, counted from the left.
+    pub(super) fn list_position_from_right(&self, list: StrRef, element: StrRef) -> Option<usize> {
+        // SAFETY: "sscc" is two strings and two C strings; the reply is freed by the guard.
+        unsafe {
+            let reply = Reply(api!(RedisModule_Call(
+                self.ctx,
+                c"LPOS".as_ptr(),
+                c"sscc".as_ptr(),
+                list.raw(),
+                element.raw(),
+                c"RANK".as_ptr(),
+                c"-1".as_ptr(),
+            )));
+            reply.integer().and_then(|index| usize::try_from(index).ok())
+        }
+    }
+
+    /// HPEXPIREAT of one field. False where the server did not do it.
+    pub fn expire_field_at(&self, hash: StrRef, field: StrRef, unix_ms: i64) -> bool {
+        // SAFETY: "slcls" is a string, a long long, a C string, a long long and a string, for the call and for the
+        // replication alike; the reply is freed by the guard.
+        unsafe {
+            let reply = Reply(api!(RedisModule_Call(
+                self.ctx,
+                c"HPEXPIREAT".as_ptr(),
+                c"slcls".as_ptr(),
+                hash.raw(),
+                unix_ms as std::ffi::c_longlong,
+                c"FIELDS".as_ptr(),
+                1 as std::ffi::c_longlong,
+                field.raw(),
+            )));
+            if !reply.is_array() {
+                return false;
+            }
+            api!(RedisModule_Replicate(
+                self.ctx,
+                c"HPEXPIREAT".as_ptr(),
+                c"slcls".as_ptr(),
+                hash.raw(),
+                unix_ms as std::ffi::c_longlong,
+                c"FIELDS".as_ptr(),
+                1 as std::ffi::c_longlong,
+                field.raw(),
+            ));
+            true
+        }
+    }
+
+    /// Whether a user stands behind the call. Calls from another module may come from nobody.
+    pub(super) fn has_user(&self) -> bool {
+        // "C" makes the server look up the user before anything else: without one it answers ENOTSUP.
+        // SAFETY: "C" takes no argument; the reply is freed by the guard; errno is this thread's.
+        unsafe {
+            *libc::__errno_location() = 0;
+            let reply = Reply(api!(RedisModule_Call(self.ctx, c"PING".as_ptr(), c"C".as_ptr())));
+            !reply.0.is_null() || *libc::__errno_location() != libc::ENOTSUP
+        }
+    }
+
+    // ---- replies
+
+    pub fn reply_ok(&self) {
+        // SAFETY: here and below, the context is alive and strings are NUL-terminated or given with their length.
+        unsafe { api!(RedisModule_ReplyWithSimpleString(self.ctx, c"OK".as_ptr())) };
+    }
+
+    pub fn reply_integer(&self, value: i64) {
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_ReplyWithLongLong(self.ctx, value)) };
+    }
+
+    pub fn reply_bytes(&self, bytes: &[u8]) {
+        // SAFETY: as above.
+        unsafe {
+            api!(RedisModule_ReplyWithStringBuffer(
+                self.ctx,
+                bytes.as_ptr().cast(),
+                bytes.len()
+            ))
+        };
+    }
+
+    pub fn reply_str(&self, string: StrRef) {
+        // SAFETY: as above; the server copies the bytes or takes its own reference.
+        unsafe { api!(RedisModule_ReplyWithString(self.ctx, string.raw())) };
+    }
+
+    /// `len` replies must follow.
+    pub fn reply_array(&self, len: usize) {
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_ReplyWithArray(self.ctx, len as std::ffi::c_long)) };
+    }
+
+    pub fn reply_nil(&self) {
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_ReplyWithNull(self.ctx)) };
+    }
+
+    pub fn reply_nil_array(&self) {
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_ReplyWithNullArray(self.ctx)) };
+    }
+
+    pub(super) fn reply_error(&self, error: &Error) {
+        if matches!(error, Error::WrongArity) {
+            // SAFETY: as above. The server words this error as for its own commands.
+            unsafe { api!(RedisModule_WrongArity(self.ctx)) };
+            return;
+        }
+        let text = CString::new(error.to_string()).unwrap_or_else(|_| c"ERR bad input".to_owned());
+        // SAFETY: as above.
+        unsafe { api!(RedisModule_ReplyWithError(self.ctx, text.as_ptr())) };
+    }
+}
+
+static CLUSTER: AtomicBool = AtomicBool::new(false);
+
+/// Whether the server is a node of a cluster.
+pub fn in_cluster() -> bool {
+    CLUSTER.load(Ordering::Relaxed)
+}
+
+/// A reply of a plain command, freed on drop.
+struct Reply(*mut raw::RedisModuleCallReply);
+
+impl Reply {
+    fn kind(&self) -> c_int {
+        if self.0.is_null() {
+            return raw::REDISMODULE_REPLY_UNKNOWN as c_int;
+        }
+        // SAFETY: a reply that is not null is alive until the drop.
+        unsafe { api!(RedisModule_CallReplyType(self.0)) }
+    }
+
+    fn integer(&self) -> Option<i64> {
+        (self.kind() == raw::REDISMODULE_REPLY_INTEGER as c_int)
+            // SAFETY: the reply is alive, and an integer.
+            .then(|| unsafe { api!(RedisModule_CallReplyInteger(self.0)) })
+    }
+
+    fn is_array(&self) -> bool {
+        self.kind() == raw::REDISMODULE_REPLY_ARRAY as c_int
+    }
+}
+
+impl Drop for Reply {
+    fn drop(&mut self) {
+        if !self.0.is_null() {
+            // SAFETY: the reply is the guard's, and freed once.
+            unsafe { api!(RedisModule_FreeCallReply(self.0)) };
+        }
+    }
+}

@@ -1,0 +1,445 @@
+//! Typed key handles. A handle opens its key once, checks the type once, and closes it on drop. It opens for writing
+//! but promises the server nothing: the module runs with implicit signals switched off, and a handle that changed its
+//! key says so itself, so a call that changes nothing breaks no WATCH and fires no event.
+//!
+//! One call never holds two handles on one key: a write through one would leave the other dangling. Commands see to
+//! that by refusing the same name in two roles.
+
+use std::ffi::{c_int, CStr};
+use std::ptr::{null_mut, NonNull};
+
+use redis_module::raw;
+
+use super::api::api;
+use super::call::Event;
+use super::{Call, OwnedStr, StrRef};
+use crate::error::Error;
+
+const READ_WRITE: c_int = (raw::REDISMODULE_READ | raw::REDISMODULE_WRITE) as c_int;
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Kind {
+    List,
+    Hash,
+    Zset,
+}
+
+impl Kind {
+    fn type_code(self) -> c_int {
+        let code = match self {
+            Kind::List => raw::REDISMODULE_KEYTYPE_LIST,
+            Kind::Hash => raw::REDISMODULE_KEYTYPE_HASH,
+            Kind::Zset => raw::REDISMODULE_KEYTYPE_ZSET,
+        };
+        code as c_int
+    }
+
+    fn word(self) -> &'static str {
+        match self {
+            Kind::List => "list",
+            Kind::Hash => "hash",
+            Kind::Zset => "sorted set",
+        }
+    }
+
+    fn event_class(self) -> c_int {
+        match self {
+            Kind::List => raw::REDISMODULE_NOTIFY_LIST,
+            Kind::Hash => raw::REDISMODULE_NOTIFY_HASH,
+            Kind::Zset => raw::REDISMODULE_NOTIFY_ZSET,
+        }
+    }
+}
+
+/// The name under which a handle was opened: an argument, or a derived key that the handle owns.
+enum Name<'c> {
+    Arg(StrRef<'c>),
+    Derived(OwnedStr),
+}
+
+impl Name<'_> {
+    fn as_ref(&self) -> StrRef<'_> {
+        match self {
+            Name::Arg(name) => *name,
+            Name::Derived(name) => name.as_ref(),
+        }
+    }
+}
+
+/// What the plain commands would have fired for one key.
+pub type KeyEvents = [Option<(c_int, &'static CStr)>; 3];
+
+struct Key<'c> {
+    call: &'c Call<'c>,
+    raw: NonNull<raw::RedisModuleKey>,
+    name: Name<'c>,
+    kind: Kind,
+    /// In the order of the first of each kind.
+    events: KeyEvents,
+}
+
+impl<'c> Key<'c> {
+    /// None if the key holds another type.
+    fn open(call: &'c Call<'c>, name: Name<'c>, kind: Kind) -> Option<Self> {
+        let raw = open_raw(call, name.as_ref());
+        // Made before the type check, so that a wrong type is closed by the drop.
+        let key = Key {
+            call,
+            raw,
+            name,
+            kind,
+            events: [None; 3],
+        };
+        // SAFETY: the key is open.
+        let found = unsafe { api!(RedisModule_KeyType(key.raw.as_ptr())) };
+        (found == raw::REDISMODULE_KEYTYPE_EMPTY as c_int || found == kind.type_code()).then_some(key)
+    }
+
+    fn name(&self) -> StrRef<'_> {
+        self.name.as_ref()
+    }
+
+    fn exists(&self) -> bool {
+        // SAFETY: the key is open.
+        let found = unsafe { api!(RedisModule_KeyType(self.raw.as_ptr())) };
+        found != raw::REDISMODULE_KEYTYPE_EMPTY as c_int
+    }
+
+    fn len(&self) -> usize {
+        // SAFETY: the key is open; a missing key has length 0.
+        unsafe { api!(RedisModule_ValueLength(self.raw.as_ptr())) }
+    }
+
+    fn changed(&mut self, event: &'static CStr) {
+        self.changed_as(self.kind.event_class(), event);
+    }
+
+    fn changed_as(&mut self, class: c_int, event: &'static CStr) {
+        let event = (class, event);
+        for slot in &mut self.events {
+            match slot {
+                Some(seen) if *seen == event => return,
+                Some(_) => continue,
+                None => {
+                    *slot = Some(event);
+                    return;
+                }
+            }
+        }
+        debug_assert!(false, "a handle fires at most three kinds of event");
+    }
+
+    /// Closes and opens again, which drops the iterator that the server keeps in the handle.
+    fn reopen(&mut self) {
+        // SAFETY: the key is open, and `raw` is replaced before anything else can use it.
+        unsafe { api!(RedisModule_CloseKey(self.raw.as_ptr())) };
+        self.raw = open_raw(self.call, self.name());
+    }
+}
+
+fn open_raw(call: &Call, name: StrRef) -> NonNull<raw::RedisModuleKey> {
+    // SAFETY: context and name are alive. For writing, the server returns a handle for a missing key too, so it is
+    // never null.
+    unsafe { NonNull::new_unchecked(api!(RedisModule_OpenKey(call.ctx(), name.raw(), READ_WRITE))) }
+}
+
+impl Drop for Key<'_> {
+    fn drop(&mut self) {
+        let changed = self.events[0].is_some();
+        let emptied = changed && !self.exists();
+        // SAFETY: the key is open, and nothing uses it after this.
+        unsafe { api!(RedisModule_CloseKey(self.raw.as_ptr())) };
+        if changed {
+            self.call.key_changed(Event {
+                name: OwnedStr::retain(self.name()),
+                events: self.events,
+                emptied,
+            });
+        }
+    }
+}
+
+macro_rules! typed_handle {
+    ($handle:ident, $kind:expr) => {
+        pub struct $handle<'c> {
+            key: Key<'c>,
+        }
+
+        impl<'c> $handle<'c> {
+            /// Opens the key given as the argument called `role`.
+            pub fn open(call: &'c Call<'c>, name: StrRef<'c>, role: &'static str) -> Result<Self, Error> {
+                match Key::open(call, Name::Arg(name), $kind) {
+                    Some(key) => Ok($handle { key }),
+                    None => Err(Error::WrongType {
+                        argument: role,
+                        expected: $kind.word(),
+                    }),
+                }
+            }
+
+            #[allow(dead_code)]
+            pub fn name(&self) -> StrRef<'_> {
+                self.key.name()
+            }
+
+            #[allow(dead_code)]
+            pub fn exists(&self) -> bool {
+                self.key.exists()
+            }
+
+            #[allow(dead_code)]
+            pub fn len(&self) -> usize {
+                self.key.len()
+            }
+        }
+    };
+}
+
+typed_handle!(HashKey, Kind::Hash);
+typed_handle!(ListKey, Kind::List);
+typed_handle!(ZsetKey, Kind::Zset);
+
+impl HashKey<'_> {
+    pub fn get(&self, field: StrRef) -> Option<OwnedStr> {
+        let mut value: *mut raw::RedisModuleString = null_mut();
+        // SAFETY: the key is open and a hash or missing; one field with its out pointer, then the closing null. The
+        // string that comes back is the caller's to free.
+        unsafe {
+            api!(RedisModule_HashGet(
+                self.key.raw.as_ptr(),
+                raw::REDISMODULE_HASH_NONE as c_int,
+                field.raw(),
+                &mut value as *mut *mut raw::RedisModuleString,
+                null_mut::<raw::RedisModuleString>(),
+            ));
+            OwnedStr::take(value)
+        }
+    }
+
+    pub fn has(&self, field: StrRef) -> bool {
+        let mut found: c_int = 0;
+        // SAFETY: as in `get`; with HASH_EXISTS the out pointer is an int.
+        unsafe {
+            api!(RedisModule_HashGet(
+                self.key.raw.as_ptr(),
+                raw::REDISMODULE_HASH_EXISTS as c_int,
+                field.raw(),
+                &mut found as *mut c_int,
+                null_mut::<raw::RedisModuleString>(),
+            ));
+        }
+        found != 0
+    }
+
+    pub fn set(&mut self, field: StrRef, value: StrRef) {
+        // SAFETY: the key is open for writing and a hash or missing; one pair, then the closing null. Both strings
+        // are copied.
+        unsafe {
+            api!(RedisModule_HashSet(
+                self.key.raw.as_ptr(),
+                raw::REDISMODULE_HASH_NONE as c_int,
+                field.raw(),
+                value.raw(),
+                null_mut::<raw::RedisModuleString>(),
+            ));
+        }
+        self.key.changed(c"hset");
+    }
+
+    /// Whether the field was there.
+    pub fn delete(&mut self, field: StrRef) -> bool {
+        // The server would create a missing hash before it finds nothing to delete in it.
+        if !self.key.exists() {
+            return false;
+        }
+        // SAFETY: as in `set`; the value 1 is the API's word for 'delete'.
+        let deleted = unsafe {
+            api!(RedisModule_HashSet(
+                self.key.raw.as_ptr(),
+                raw::REDISMODULE_HASH_NONE as c_int,
+                field.raw(),
+                HASH_DELETE,
+                null_mut::<raw::RedisModuleString>(),
+            ))
+        };
+        if deleted > 0 {
+            self.key.changed(c"hdel");
+        }
+        deleted > 0
+    }
+
+    /// True where fields may carry a time to live, and so may be gone without having been deleted.
+    pub fn may_hold_expiring_fields(&self) -> bool {
+        // SAFETY: the function is looked up at run time; the key is open, and a missing key has no fields.
+        unsafe {
+            match raw::RedisModule_HashFieldMinExpire {
+                Some(_) if !self.key.exists() => false,
+                Some(min_expire) => min_expire(self.key.raw.as_ptr()) != NO_EXPIRE,
+                None => super::command::server_has_field_expiry(),
+            }
+        }
+    }
+
+    pub fn has_ttl(&self) -> bool {
+        // SAFETY: the key is open.
+        unsafe { api!(RedisModule_GetExpire(self.key.raw.as_ptr())) != NO_EXPIRE }
+    }
+
+    /// Sets the time at which the whole key goes, in Unix ms. The key must exist.
+    pub fn expire_at(&mut self, unix_ms: i64) {
+        // SAFETY: the key is open for writing; a missing key is refused by the server and stays missing.
+        unsafe { api!(RedisModule_SetAbsExpire(self.key.raw.as_ptr(), unix_ms)) };
+        self.key.changed_as(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
+    }
+}
+
+/// `REDISMODULE_HASH_DELETE` and `REDISMODULE_NO_EXPIRE` of the C header, which are casts that bindgen cannot render.
+const HASH_DELETE: *mut raw::RedisModuleString = 1 as *mut raw::RedisModuleString;
+const NO_EXPIRE: raw::mstime_t = -1;
+
+impl ZsetKey<'_> {
+    pub fn score(&self, member: StrRef) -> Option<f64> {
+        if !self.key.exists() {
+            return None;
+        }
+        let mut score = 0.0;
+        // SAFETY: the key is open and a sorted set; `score` outlives the call.
+        let status = unsafe { api!(RedisModule_ZsetScore(self.key.raw.as_ptr(), member.raw(), &mut score)) };
+        (status == raw::REDISMODULE_OK as c_int).then_some(score)
+    }
+
+    /// `score` must be a number: NaN is refused by the server, and nothing would be written.
+    pub fn add(&mut self, member: StrRef, score: f64) {
+        let mut flags: c_int = 0;
+        // SAFETY: the key is open for writing and a sorted set or missing; `flags` outlives the call.
+        unsafe {
+            api!(RedisModule_ZsetAdd(
+                self.key.raw.as_ptr(),
+                score,
+                member.raw(),
+                &mut flags
+            ))
+        };
+        if flags & raw::REDISMODULE_ZADD_NOP as c_int == 0 {
+            self.key.changed(c"zadd");
+        }
+    }
+
+    /// Whether the member was there.
+    pub fn remove(&mut self, member: StrRef) -> bool {
+        let mut deleted: c_int = 0;
+        // SAFETY: the key is open for writing and a sorted set or missing; `deleted` outlives the call.
+        unsafe { api!(RedisModule_ZsetRem(self.key.raw.as_ptr(), member.raw(), &mut deleted)) };
+        if deleted != 0 {
+            self.key.changed(c"zrem");
+        }
+        deleted != 0
+    }
+
+    /// Members with a score of at most `max`, lowest first, until `visit` says stop. Nothing is removed meanwhile:
+    /// a removal would leave the server's iterator dangling.
+    pub fn up_to<E>(&self, max: f64, mut visit: impl FnMut(OwnedStr, f64) -> Result<Walk, E>) -> Result<(), E> {
+        if !self.key.exists() {
+            return Ok(());
+        }
+        let key = self.key.raw.as_ptr();
+        // SAFETY: the key is open and a sorted set. The iterator lives in the handle; `&self` keeps writers of this
+        // handle away until the guard stops it, and no other handle on the key exists.
+        unsafe {
+            api!(RedisModule_ZsetFirstInScoreRange(key, f64::NEG_INFINITY, max, 0, 0));
+            let _stop = RangeGuard(key);
+            loop {
+                let mut score = 0.0;
+                let Some(member) = OwnedStr::take(api!(RedisModule_ZsetRangeCurrentElement(key, &mut score))) else {
+                    return Ok(());
+                };
+                if visit(member, score)? == Walk::Stop || api!(RedisModule_ZsetRangeNext(key)) == 0 {
+                    return Ok(());
+                }
+            }
+        }
+    }
+}
+
+#[derive(PartialEq, Eq)]
+pub enum Walk {
+    On,
+    Stop,
+}
+
+struct RangeGuard(*mut raw::RedisModuleKey);
+
+impl Drop for RangeGuard {
+    fn drop(&mut self) {
+        // SAFETY: made and dropped while the key is open.
+        unsafe { api!(RedisModule_ZsetRangeStop(self.0)) }
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum End {
+    Left,
+    Right,
+}
+
+impl ListKey<'_> {
+    /// The element at `index`, counted from the left. Near the last index asked for it is cheap; far away the
+    /// server walks there element by element (see `rewind`).
+    pub fn get(&self, index: usize) -> Option<OwnedStr> {
+        // SAFETY: the key is open; a missing key or an index out of range gives null. The string is the caller's.
+        unsafe { OwnedStr::take(api!(RedisModule_ListGet(self.key.raw.as_ptr(), index as i64))) }
+    }
+
+    /// Forgets the position of the last `get`: the next one seeks from the nearer end, node by node.
+    pub fn rewind(&mut self) {
+        self.key.reopen();
+    }
+
+    pub fn push(&mut self, end: End, element: StrRef) {
+        let (end, event) = match end {
+            End::Left => (raw::REDISMODULE_LIST_HEAD, c"lpush"),
+            End::Right => (raw::REDISMODULE_LIST_TAIL, c"rpush"),
+        };
+        // SAFETY: the key is open for writing and a list or missing.
+        unsafe { api!(RedisModule_ListPush(self.key.raw.as_ptr(), end as c_int, element.raw())) };
+        self.key.changed(event);
+    }
+
+    pub fn pop_right(&mut self) -> Option<OwnedStr> {
+        // SAFETY: the key is open for writing and a list or missing (then null); the string is the caller's.
+        let element = unsafe {
+            OwnedStr::take(api!(RedisModule_ListPop(
+                self.key.raw.as_ptr(),
+                raw::REDISMODULE_LIST_TAIL as c_int
+            )))
+        };
+        if element.is_some() {
+            self.key.changed(c"rpop");
+        }
+        element
+    }
+
+    /// Takes out the element at `index`, as LREM would.
+    pub fn remove_at(&mut self, index: usize) {
+        // SAFETY: the key is open for writing; an index out of range is refused by the server.
+        let status = unsafe { api!(RedisModule_ListDelete(self.key.raw.as_ptr(), index as i64)) };
+        if status == raw::REDISMODULE_OK as c_int {
+            self.key.changed(c"lrem");
+        }
+    }
+
+    /// The last place of `element`, by the server's own search: quick per element, but not for a handful.
+    pub fn last_place_of(&mut self, element: StrRef) -> Option<usize> {
+        // The search runs on the same list: let go of it meanwhile.
+        // SAFETY: the key is open, and opened again below before anything else can use the handle.
+        unsafe { api!(RedisModule_CloseKey(self.key.raw.as_ptr())) };
+        let place = self.key.call.list_position_from_right(self.key.name(), element);
+        self.key.raw = open_raw(self.key.call, self.key.name());
+        place
+    }
+}
+
+/// A derived key is opened by a name that the call made; a wrong type there concerns one queue only.
+pub fn open_derived_list<'c>(call: &'c Call<'c>, name: OwnedStr) -> Option<ListKey<'c>> {
+    Key::open(call, Name::Derived(name), Kind::List).map(|key| ListKey { key })
+}
