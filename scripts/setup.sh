@@ -82,10 +82,8 @@ install_packages() {
 
 # Modules that list and configure themselves need Redis 7.0; some distributions carry an older one.
 version=$(redis-server --version | sed -n 's/.* v=\([0-9]*\)\..*/\1/p')
-if [ "${version:-0}" -lt 7 ]; then
-    if [ ! -e .servers/redis-8 ] && [ ! -e .servers/valkey-9 ]; then
-        say "the system's redis-server is older than 7.0; providing a newer one in .servers/"
-    fi
+if [ "${version:-0}" -lt 7 ] && [ ! -e .servers/redis-8 ] && [ ! -e .servers/valkey-9 ]; then
+    say "the system's redis-server is older than 7.0; providing a newer one in .servers/"
     scripts/servers.sh redis-8 || scripts/servers.sh valkey-9 ||
         { say "please put a redis-server of version 7.0 or newer on the PATH"; exit 1; }
 fi
