@@ -23,6 +23,7 @@ macro_rules! command {
 /// Calls a command on a connection (plain or cluster): `RedisResult<Value>`.
 macro_rules! cmd {
     ($con:expr, $($arg:expr),+ $(,)?) => {{
+        #[allow(unused_imports)]
         use redis::ConnectionLike as _;
         $crate::common::commands::top_error($con.req_command(&$crate::common::command!($($arg),+)))
     }};
@@ -33,6 +34,7 @@ macro_rules! ok {
     ($con:expr, $($arg:expr),+ $(,)?) => {{
         let command = $crate::common::command!($($arg),+);
         let result = {
+            #[allow(unused_imports)]
             use redis::ConnectionLike as _;
             $crate::common::commands::top_error($con.req_command(&command))
         };
@@ -59,6 +61,7 @@ macro_rules! err {
     ($con:expr, $($arg:expr),+ $(,)?) => {{
         let command = $crate::common::command!($($arg),+);
         let result = {
+            #[allow(unused_imports)]
             use redis::ConnectionLike as _;
             $crate::common::commands::top_error($con.req_command(&command))
         };

@@ -10,7 +10,7 @@
 //! | `RMQ_DEADLINE` | seconds that a server may take to start, to answer or to stop | 30 |
 
 // Each test binary uses its own part of this.
-#![allow(dead_code, unused_imports)]
+#![allow(dead_code, unused_imports, unused_macros)]
 
 pub mod cluster;
 pub mod commands;
