@@ -140,6 +140,46 @@ pub fn supports_hexpire(bytes: &[u8]) -> Result<bool, Error> {
     }
 }
 
+/// A word that may stand at the end of a command.
+#[derive(Clone, Copy)]
+pub enum Opt {
+    /// It stands for itself.
+    Word(&'static str),
+    /// It is followed by its value.
+    Value(&'static str),
+}
+
+impl Opt {
+    fn name(self) -> &'static str {
+        match self {
+            Opt::Word(name) | Opt::Value(name) => name,
+        }
+    }
+}
+
+/// The options among `words`, in the order in which they are known: in any order and any case, each at most once. For
+/// a plain word the result is that word.
+pub fn options<T: Copy + AsRef<[u8]>, const N: usize>(words: &[T], known: [Opt; N]) -> Result<[Option<T>; N], Error> {
+    let mut found = [None; N];
+    let mut words = words.iter();
+    while let Some(word) = words.next() {
+        let bytes = word.as_ref();
+        let is_known = |opt: &Opt| opt.name().as_bytes().eq_ignore_ascii_case(bytes);
+        let Some(index) = known.iter().position(is_known) else {
+            return Err(Error::UnknownOption(bytes.to_vec()));
+        };
+        let opt = known[index];
+        if found[index].is_some() {
+            return Err(Error::RepeatedOption(opt.name()));
+        }
+        found[index] = match opt {
+            Opt::Word(_) => Some(*word),
+            Opt::Value(name) => Some(*words.next().ok_or(Error::OptionNeedsValue(name))?),
+        };
+    }
+    Ok(found)
+}
+
 /// An id that a command writes must not look like one of payload_map's own fields.
 pub fn writable_id(id: &[u8]) -> Result<(), Error> {
     if id.ends_with(b":queue") || id.ends_with(b":attempts") {
@@ -216,6 +256,17 @@ mod tests {
         assert_eq!(error.to_string(), "ERR a and c must be different keys");
         assert!(distinct_keys(&[("a", b""), ("b", b"")]).is_err());
         assert_eq!(distinct_keys(&[("a", b""), ("b", b"y")]), Ok(()));
+    }
+
+    #[test]
+    fn options_come_in_any_order_and_case_and_once() {
+        let known = [Opt::Word("ALL"), Opt::Value("CLAIM")];
+        let parse = |words: &[&'static str]| options(words, known);
+        assert_eq!(parse(&[]), Ok([None, None]));
+        assert_eq!(parse(&["claim", "all", "All"]), Ok([Some("All"), Some("all")]));
+        assert_eq!(parse(&["ALL", "all"]), Err(Error::RepeatedOption("ALL")));
+        assert_eq!(parse(&["CLAIM"]), Err(Error::OptionNeedsValue("CLAIM")));
+        assert_eq!(parse(&["any"]), Err(Error::UnknownOption(b"any".to_vec())));
     }
 
     #[test]

@@ -71,7 +71,8 @@ mod tests {
 
         #[test]
         fn neighbouring_microseconds_are_different_leases(micros in 0i64..9_007_199_254_740_000) {
-            prop_assert!(Lease { micros }.score() < Lease { micros: micros + 1 }.score());
+            let (one, next) = (Lease { micros }, Lease { micros: micros + 1 });
+            prop_assert!(one.score() < next.score());
         }
     }
 }

@@ -7,6 +7,7 @@ mod clock;
 mod commands;
 mod derived;
 mod error;
+mod id;
 mod locate;
 mod message;
 mod record;
@@ -25,6 +26,15 @@ pub(crate) const SINCE: &str = env!("CARGO_PKG_VERSION");
 
 /// Every command. Arity, key specs, ACL categories and COMMAND DOCS follow from what each says of itself.
 pub(crate) const COMMANDS: &[Entry] = &[
+    Entry::of::<publish::Publish>(),
+    Entry::of::<schedule::Schedule>(),
+    Entry::of::<reserve::Reserve>(),
+    Entry::of::<ack::Ack>(),
+    Entry::of::<nack::Nack>(),
+    Entry::of::<extend::Extend>(),
+    Entry::of::<deadletter::DeadLetter>(),
+    Entry::of::<redrive::Redrive>(),
+    Entry::of::<nextdelay::NextDelay>(),
     Entry::of::<complete::Complete>(),
     Entry::of::<retry::Retry>(),
     Entry::of::<delaytick::DelayTick>(),

@@ -1,8 +1,9 @@
 //! The steps that several commands share: what a message's fields are called, how it leaves the working keys, how it
 //! goes into delay_tasks.
 
-use smallvec::SmallVec;
+use smallvec::{smallvec, SmallVec};
 
+use crate::clock::Now;
 use crate::error::Error;
 use crate::locate::{self, Place, Wanted};
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
@@ -54,48 +55,43 @@ pub struct Working<'c> {
 impl Working<'_> {
     /// Every trace of the messages goes. Returns how many had any.
     pub fn forget(&mut self, call: &Call, ids: &[StrRef]) -> usize {
-        match ids {
-            [id] => usize::from(self.forget_one(call, *id)),
-            _ => self.forget_many(call, ids),
-        }
-    }
-
-    fn forget_one(&mut self, call: &Call, id: StrRef) -> bool {
-        let mut found = false;
-        if let Some(processing) = &mut self.processing {
-            if let Some(place) = locate::find(processing, id) {
-                remove_from_list(call, processing, place, id);
-                found = true;
-            }
-        }
-        found |= remove_from_zset(call, &mut self.expire_monitor, id);
-        forget_payloads(call, &mut self.payload_map, &[id], |_| found = true);
-        found
-    }
-
-    fn forget_many(&mut self, call: &Call, ids: &[StrRef]) -> usize {
-        let mut had_trace = vec![false; ids.len()];
-        if let Some(processing) = &mut self.processing {
-            let wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
-            let mut removed = Vec::new();
-            locate::pass(processing, wanted, true, |index| removed.push(index));
-            for index in removed {
-                call.replicate_lrem(processing.name(), c"-1", ids[index]);
-                had_trace[index] = true;
-            }
-        }
-        let mut watched = Vec::new();
-        for (index, id) in ids.iter().enumerate() {
+        let mut had_trace: SmallVec<[bool; 1]> = smallvec![false; ids.len()];
+        let mut watched: SmallVec<[StrRef; 1]> = SmallVec::new();
+        for (trace, id) in had_trace.iter_mut().zip(ids) {
             if self.expire_monitor.remove(*id) {
                 watched.push(*id);
-                had_trace[index] = true;
+                *trace = true;
             }
         }
         if !watched.is_empty() {
             call.replicate(c"ZREM", self.expire_monitor.name(), &watched);
         }
-        forget_payloads(call, &mut self.payload_map, ids, |index| had_trace[index] = true);
+        self.forget_unwatched(call, ids, |index| had_trace[index] = true);
         had_trace.into_iter().filter(|trace| *trace).count()
+    }
+
+    /// The same for messages that have left expire_monitor already; `forgot` hears the index of each that had a trace.
+    pub fn forget_unwatched(&mut self, call: &Call, ids: &[StrRef], mut forgot: impl FnMut(usize)) {
+        if let Some(processing) = &mut self.processing {
+            match ids {
+                [id] => {
+                    if let Some(place) = locate::find(processing, *id) {
+                        remove_from_list(call, processing, place, *id);
+                        forgot(0);
+                    }
+                }
+                _ => {
+                    let wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
+                    let mut removed = Vec::new();
+                    locate::pass(processing, wanted, true, |index| removed.push(index));
+                    for index in removed {
+                        call.replicate_lrem(processing.name(), c"-1", ids[index]);
+                        forgot(index);
+                    }
+                }
+            }
+        }
+        forget_payloads(call, &mut self.payload_map, ids, forgot);
     }
 }
 
@@ -140,8 +136,21 @@ impl Working<'_> {
         Ok(place)
     }
 
+    /// The queue of a message: `<id>:queue`, or else by the name of its processing list.
+    pub fn queue_of(&self, id: StrRef) -> Option<OwnedStr> {
+        let field = queue_field(id);
+        self.payload_map
+            .get(field.as_ref())
+            .or_else(|| self.missing_queue(field.as_ref()))
+    }
+
+    /// Whether `lease` is the message's current one.
+    pub fn holds(&self, id: StrRef, lease: f64) -> bool {
+        self.expire_monitor.score(id) == Some(lease)
+    }
+
     /// The queue that a message without `<id>:queue` belongs to, by the name of its processing list.
-    pub fn missing_queue(&self, queue_field: StrRef) -> Option<OwnedStr> {
+    fn missing_queue(&self, queue_field: StrRef) -> Option<OwnedStr> {
         let processing = self.processing.as_ref()?.name().bytes();
         let queue = processing.strip_suffix(PROCESSING)?;
         (!self.payload_map.has(queue_field)).then(|| OwnedStr::new(queue))
@@ -179,6 +188,94 @@ impl Working<'_> {
         remove_from_zset(call, &mut self.expire_monitor, id);
         if let (Some(place), Some(processing)) = (place, &mut self.processing) {
             remove_from_list(call, processing, place, id);
+        }
+    }
+}
+
+/// Messages that a producer brings. Those whose id exists already are left alone.
+pub struct NewMessages<'a> {
+    /// One for each message brought; None for one that existed.
+    ids: SmallVec<[Option<NewId<'a>>; 1]>,
+}
+
+/// The id that the producer gave, or one that was made for it.
+enum NewId<'a> {
+    Given(StrRef<'a>),
+    Made(OwnedStr),
+}
+
+impl NewId<'_> {
+    fn as_ref(&self) -> StrRef<'_> {
+        match self {
+            NewId::Given(id) => *id,
+            NewId::Made(id) => id.as_ref(),
+        }
+    }
+}
+
+impl<'a> NewMessages<'a> {
+    /// Stores payload and queue of each. What a script left of an earlier message's attempts goes.
+    pub fn store(
+        call: &Call,
+        payload_map: &mut HashKey,
+        messages: impl Iterator<Item = (StrRef<'a>, StrRef<'a>)>,
+        queue: StrRef,
+        now: Now,
+    ) -> Self {
+        let mut ids: SmallVec<[Option<NewId>; 1]> = SmallVec::new();
+        let mut own_fields: SmallVec<[OwnedStr; 2]> = SmallVec::new();
+        let mut payloads: SmallVec<[StrRef; 1]> = SmallVec::new();
+        let mut stale = Vec::new();
+        for (id, payload) in messages {
+            let id = if id.bytes() == b"*" {
+                NewId::Made(OwnedStr::new(crate::id::fresh(now).as_bytes()))
+            } else if payload_map.has(id) {
+                ids.push(None);
+                continue;
+            } else {
+                let attempts = attempts_field(id);
+                if payload_map.delete(attempts.as_ref()) {
+                    stale.push(attempts);
+                }
+                NewId::Given(id)
+            };
+            let field = queue_field(id.as_ref());
+            payload_map.set(id.as_ref(), payload);
+            payload_map.set(field.as_ref(), queue);
+            own_fields.push(field);
+            payloads.push(payload);
+            ids.push(Some(id));
+        }
+        let new = NewMessages { ids };
+        if !stale.is_empty() {
+            let stale: Vec<StrRef> = stale.iter().map(OwnedStr::as_ref).collect();
+            call.replicate(c"HDEL", payload_map.name(), &stale);
+        }
+        if !payloads.is_empty() {
+            let mut stored: SmallVec<[StrRef; 4]> = SmallVec::with_capacity(4 * payloads.len());
+            for ((id, payload), field) in new.stored().iter().zip(&payloads).zip(&own_fields) {
+                stored.extend([*id, *payload, field.as_ref(), queue]);
+            }
+            call.replicate(c"HSET", payload_map.name(), &stored);
+        }
+        new
+    }
+
+    /// The ids of those that were new.
+    pub fn stored(&self) -> SmallVec<[StrRef<'_>; 1]> {
+        self.ids.iter().flatten().map(NewId::as_ref).collect()
+    }
+
+    /// An id or nil for one message, an array of those for several.
+    pub fn reply(&self, call: &Call) {
+        if self.ids.len() != 1 {
+            call.reply_array(self.ids.len());
+        }
+        for id in &self.ids {
+            match id {
+                Some(id) => call.reply_str(id.as_ref()),
+                None => call.reply_nil(),
+            }
         }
     }
 }

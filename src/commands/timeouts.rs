@@ -5,7 +5,7 @@
 //! the script does. With CLAIM a stuck message stays in processing under a new deadline, so that it comes again if the
 //! caller dies before it settles the message.
 
-use crate::args;
+use crate::args::{self, Opt};
 use crate::clock::Now;
 use crate::derived::DerivedLists;
 use crate::error::Error;
@@ -18,12 +18,6 @@ use crate::redis::{Call, HashKey, OwnedStr, StrRef, ZsetKey};
 use crate::stats::{self, Counter};
 
 pub struct Timeouts;
-
-struct Options {
-    /// Tell those that are not in processing too.
-    all: bool,
-    claim_ms: Option<i64>,
-}
 
 struct Expired {
     id: OwnedStr,
@@ -56,7 +50,8 @@ impl Command for Timeouts {
         let now = Now::read();
         let target_time = args::target_time(target_time.bytes(), now)?;
         let batch = args::batch(batch.bytes())?;
-        let options = parse_options(options)?;
+        let [all, claim] = args::options(options, [Opt::Word("ALL"), Opt::Value("CLAIM")])?;
+        let claim_ms = claim.map(|ms| args::span_ms("CLAIM", ms.bytes())).transpose()?;
         args::distinct_keys(&[
             ("expire_monitor", expire_monitor.bytes()),
             ("payload_map", payload_map.bytes()),
@@ -95,7 +90,7 @@ impl Command for Timeouts {
             by_queue[message.queue].push(index);
         }
         let mut found: Vec<usize> = Vec::new();
-        let take_out = options.claim_ms.is_none();
+        let take_out = claim_ms.is_none();
         for (queue, list) in processing.lists() {
             found.clear();
             let wanted = Wanted::new(by_queue[queue].iter().map(|index| (*index, expired[*index].id.bytes())));
@@ -109,7 +104,7 @@ impl Command for Timeouts {
         }
 
         let stuck = expired.iter().filter(|message| message.in_processing).count();
-        match options.claim_ms {
+        match claim_ms {
             Some(claim_ms) => {
                 let deadline = now.lease(claim_ms);
                 let score = OwnedStr::new(deadline.text().as_bytes());
@@ -141,7 +136,7 @@ impl Command for Timeouts {
 
         stats::add(Counter::Stale, expired.len() - stuck + orphans.len());
         processing.report_skipped(skipped);
-        let told = |message: &&Expired| message.in_processing || options.all;
+        let told = |message: &&Expired| message.in_processing || all.is_some();
         call.reply_array(expired.iter().filter(told).count());
         for message in expired.iter().filter(told) {
             call.reply_array(3);
@@ -151,30 +146,4 @@ impl Command for Timeouts {
         }
         Ok(())
     }
-}
-
-fn parse_options(words: &[StrRef]) -> Result<Options, Error> {
-    let mut options = Options {
-        all: false,
-        claim_ms: None,
-    };
-    let mut words = words.iter();
-    while let Some(word) = words.next() {
-        let bytes = word.bytes();
-        if bytes.eq_ignore_ascii_case(b"ALL") {
-            if options.all {
-                return Err(Error::RepeatedOption("ALL"));
-            }
-            options.all = true;
-        } else if bytes.eq_ignore_ascii_case(b"CLAIM") {
-            if options.claim_ms.is_some() {
-                return Err(Error::RepeatedOption("CLAIM"));
-            }
-            let ms = words.next().ok_or(Error::OptionNeedsValue("CLAIM"))?;
-            options.claim_ms = Some(args::span_ms("CLAIM", ms.bytes())?);
-        } else {
-            return Err(Error::UnknownOption(bytes.to_vec()));
-        }
-    }
-    Ok(options)
 }

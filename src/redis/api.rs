@@ -14,7 +14,7 @@ pub(super) use api;
 
 macro_rules! first_missing {
     ($($name:ident),* $(,)?) => {
-        $( if unsafe { raw::$name.is_none() } { return Some(stringify!($name)); } )*
+        $( if unsafe { (&raw const raw::$name).read() }.is_none() { return Some(stringify!($name)); } )*
     };
 }
 

@@ -82,6 +82,10 @@ impl<'c> Key<'c> {
     /// None if the key holds another type.
     fn open(call: &'c Call<'c>, name: Name<'c>, kind: Kind) -> Option<Self> {
         let raw = open_raw(call, name.as_ref());
+        Key::checked(call, raw, name, kind)
+    }
+
+    fn checked(call: &'c Call<'c>, raw: NonNull<raw::RedisModuleKey>, name: Name<'c>, kind: Kind) -> Option<Self> {
         // Made before the type check, so that a wrong type is closed by the drop.
         let key = Key {
             call,
@@ -296,6 +300,29 @@ impl HashKey<'_> {
 /// `REDISMODULE_HASH_DELETE` and `REDISMODULE_NO_EXPIRE` of the C header, which are casts that bindgen cannot render.
 const HASH_DELETE: *mut raw::RedisModuleString = 1 as *mut raw::RedisModuleString;
 const NO_EXPIRE: raw::mstime_t = -1;
+
+impl<'c> ZsetKey<'c> {
+    /// For a command that only reads, and so runs on a replica too. None if the key is missing.
+    pub fn open_to_read(call: &'c Call<'c>, name: StrRef<'c>, role: &'static str) -> Result<Option<Self>, Error> {
+        // SAFETY: context and name are alive. For reading, a missing key gives null.
+        let probe = unsafe {
+            api!(RedisModule_OpenKey(
+                call.ctx(),
+                name.raw(),
+                raw::REDISMODULE_READ as c_int
+            ))
+        };
+        let Some(raw) = NonNull::new(probe) else {
+            return Ok(None);
+        };
+        Key::checked(call, raw, Name::Arg(name), Kind::Zset)
+            .map(|key| Some(ZsetKey { key }))
+            .ok_or(Error::WrongType {
+                argument: role,
+                expected: Kind::Zset.word(),
+            })
+    }
+}
 
 impl ZsetKey<'_> {
     pub fn score(&self, member: StrRef) -> Option<f64> {

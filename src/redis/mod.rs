@@ -15,5 +15,6 @@ pub mod log;
 pub mod string;
 
 pub use call::Call;
+pub use entry::blocking;
 pub use key::{HashKey, ListKey, ZsetKey};
 pub use string::{OwnedStr, StrRef};

@@ -17,16 +17,6 @@ pub struct StrRef<'a> {
 }
 
 impl<'a> StrRef<'a> {
-    /// # Safety
-    /// `raw` is a valid server string that outlives 'a.
-    pub(super) unsafe fn from_raw(raw: *mut raw::RedisModuleString) -> Self {
-        debug_assert!(!raw.is_null());
-        StrRef {
-            raw: NonNull::new_unchecked(raw),
-            owner: PhantomData,
-        }
-    }
-
     pub(super) fn raw(self) -> *mut raw::RedisModuleString {
         self.raw.as_ptr()
     }
@@ -43,6 +33,12 @@ impl<'a> StrRef<'a> {
 
     pub fn is_empty(self) -> bool {
         self.bytes().is_empty()
+    }
+}
+
+impl AsRef<[u8]> for StrRef<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self.bytes()
     }
 }
 

@@ -1,0 +1,73 @@
+//! RMQ.ACK payload_map processing expire_monitor id lease [id lease …]
+//!
+//! COMPLETE for those whose lease is current. The reply is how many were.
+
+use crate::args::{self, distinct_keys};
+use crate::error::Error;
+use crate::message::{open_optional_list, Working};
+use crate::redis::command::{key, required, several, Command, KeyUse, Kind, Spec};
+use crate::redis::{Call, HashKey, StrRef, ZsetKey};
+use crate::stats::{self, Counter};
+use smallvec::SmallVec;
+
+pub struct Ack;
+
+impl Command for Ack {
+    const SPEC: Spec = Spec {
+        name: "RMQ.ACK",
+        summary: "Removes messages that were processed successfully, if the lease is current.",
+        complexity: "O(1) for an id near either end of processing, else O(N) for the length of processing; for \
+                     several ids one pass over processing",
+        flags: "write",
+        categories: "write slow",
+        args: &[
+            key("payload_map", KeyUse::Remove),
+            key("processing", KeyUse::Remove),
+            key("expire_monitor", KeyUse::Take),
+            several(
+                "delivery",
+                Kind::Group(&[required("id", Kind::Text), required("lease", Kind::Text)]),
+            ),
+        ],
+    };
+
+    fn run<'c>(call: &'c Call<'c>) -> Result<(), Error> {
+        let [payload_map, processing, expire_monitor, deliveries @ ..] = call.args() else {
+            return Err(Error::WrongArity);
+        };
+        if deliveries.is_empty() || deliveries.len() % 2 != 0 {
+            return Err(Error::WrongArity);
+        }
+        let deliveries: SmallVec<[(StrRef, f64); 1]> = deliveries
+            .chunks_exact(2)
+            .map(|delivery| Ok((delivery[0], args::lease(delivery[1].bytes())?)))
+            .collect::<Result<_, Error>>()?;
+        distinct_keys(&[
+            ("payload_map", payload_map.bytes()),
+            ("processing", processing.bytes()),
+            ("expire_monitor", expire_monitor.bytes()),
+        ])?;
+        let mut working = Working {
+            payload_map: HashKey::open(call, *payload_map, "payload_map")?,
+            processing: open_optional_list(call, *processing, "processing")?,
+            expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
+        };
+
+        // A lease is used up by its removal: the same delivery twice in one call counts once.
+        let mut acked: SmallVec<[StrRef; 1]> = SmallVec::new();
+        for (id, lease) in &deliveries {
+            if working.holds(*id, *lease) && working.expire_monitor.remove(*id) {
+                acked.push(*id);
+            }
+        }
+        if !acked.is_empty() {
+            call.replicate(c"ZREM", working.expire_monitor.name(), &acked);
+            working.forget_unwatched(call, &acked, |_| ());
+        }
+
+        stats::add(Counter::Acked, acked.len());
+        stats::add(Counter::Fenced, deliveries.len() - acked.len());
+        call.reply_integer(acked.len() as i64);
+        Ok(())
+    }
+}

@@ -1,0 +1,193 @@
+//! RMQ.RESERVE pending processing payload_map expire_monitor lease_ms [COUNT n] [BLOCK ms]
+//!
+//! Takes the oldest messages: out of pending, into processing, lease set, attempt counted, payload fetched, in one
+//! step. Each is told as [id, payload, lease, attempts]; the lease is the score in expire_monitor, and whoever can show
+//! it may settle the message. Ids without payload are dropped on the way. With BLOCK the server holds the client until
+//! something fills pending.
+
+use crate::args::{self, distinct_keys, Opt};
+use crate::clock::Now;
+use crate::error::Error;
+use crate::message::{attempts_field, forget_payloads};
+use crate::redis::blocking::{self, Waits};
+use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
+use crate::redis::key::End;
+use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
+use crate::settings;
+use crate::stats::{self, Counter};
+use smallvec::SmallVec;
+
+pub struct Reserve;
+
+struct Request<'c> {
+    pending: StrRef<'c>,
+    processing: StrRef<'c>,
+    payload_map: StrRef<'c>,
+    expire_monitor: StrRef<'c>,
+    lease_ms: i64,
+    count: usize,
+    /// How long to wait; 0 is for ever.
+    block_ms: Option<i64>,
+}
+
+struct Taken {
+    id: OwnedStr,
+    payload: OwnedStr,
+    attempts_field: OwnedStr,
+    attempts: i64,
+    attempts_text: OwnedStr,
+}
+
+impl Command for Reserve {
+    const SPEC: Spec = Spec {
+        name: "RMQ.RESERVE",
+        summary: "Takes the oldest pending messages under a lease, waiting for one if asked to.",
+        complexity: "O(C*log(M)) for C messages taken and M in expire_monitor",
+        flags: "write fast blocking",
+        categories: "write fast blocking",
+        args: &[
+            key("pending", KeyUse::Take),
+            key("processing", KeyUse::Insert),
+            key("payload_map", KeyUse::ReadUpdate),
+            key("expire_monitor", KeyUse::Update),
+            required("lease_ms", Kind::Integer),
+            optional("count", Kind::Option("COUNT", Plain::Integer)),
+            optional("block", Kind::Option("BLOCK", Plain::Integer)),
+        ],
+    };
+
+    fn run<'c>(call: &'c Call<'c>) -> Result<(), Error> {
+        let request = Request::parse(call)?;
+        if request.take(call)? {
+            return Ok(());
+        }
+        match request.block_ms {
+            Some(timeout_ms) if !call.may_not_block() => blocking::wait::<Self>(call, request.pending, timeout_ms),
+            _ => call.reply_nil_array(),
+        }
+        Ok(())
+    }
+}
+
+impl Waits for Reserve {
+    fn serve<'c>(call: &'c Call<'c>) -> Result<bool, Error> {
+        match Request::parse(call)?.take(call) {
+            // Not a list is not a message: wait on, as BLMOVE does.
+            Err(Error::WrongType {
+                argument: "pending", ..
+            }) => Ok(false),
+            outcome => outcome,
+        }
+    }
+
+    fn timed_out<'c>(call: &'c Call<'c>) {
+        call.reply_nil_array();
+    }
+}
+
+impl<'c> Request<'c> {
+    fn parse(call: &'c Call<'c>) -> Result<Self, Error> {
+        let [pending, processing, payload_map, expire_monitor, lease_ms, options @ ..] = call.args() else {
+            return Err(Error::WrongArity);
+        };
+        let [count, block] = args::options(options, [Opt::Value("COUNT"), Opt::Value("BLOCK")])?;
+        let count = count.map_or(Ok(1), |count| args::positive_integer("COUNT", count.bytes()))?;
+        let request = Request {
+            pending: *pending,
+            processing: *processing,
+            payload_map: *payload_map,
+            expire_monitor: *expire_monitor,
+            lease_ms: args::span_ms("lease_ms", lease_ms.bytes())?,
+            count: count.min(settings::MAX_BATCH.get()) as usize,
+            block_ms: block.map(|ms| args::delay_ms("BLOCK", ms.bytes())).transpose()?,
+        };
+        distinct_keys(&[
+            ("pending", pending.bytes()),
+            ("processing", processing.bytes()),
+            ("payload_map", payload_map.bytes()),
+            ("expire_monitor", expire_monitor.bytes()),
+        ])?;
+        Ok(request)
+    }
+
+    /// Replies with what there is; false, and no reply, where there is nothing.
+    fn take(&self, call: &'c Call<'c>) -> Result<bool, Error> {
+        let mut pending = ListKey::open(call, self.pending, "pending")?;
+        let mut processing = ListKey::open(call, self.processing, "processing")?;
+        let mut payload_map = HashKey::open(call, self.payload_map, "payload_map")?;
+        let mut expire_monitor = ZsetKey::open(call, self.expire_monitor, "expire_monitor")?;
+
+        let mut taken: SmallVec<[Taken; 1]> = SmallVec::new();
+        let mut dropped: Vec<OwnedStr> = Vec::new();
+        while taken.len() < self.count {
+            let Some(id) = pending.pop_right() else { break };
+            match payload_map.get(id.as_ref()) {
+                Some(payload) => taken.push(Taken::count(id, payload, &payload_map)),
+                None => dropped.push(id),
+            }
+            // Nobody waits for a long row of dropped ids once there is something to work on.
+            if !taken.is_empty() && dropped.len() >= settings::MAX_BATCH.as_usize() {
+                break;
+            }
+        }
+        let popped = taken.len() + dropped.len();
+        if popped > 0 {
+            call.replicate_number(c"RPOP", pending.name(), popped as i64);
+        }
+        let dropped: Vec<StrRef> = dropped.iter().map(OwnedStr::as_ref).collect();
+        forget_payloads(call, &mut payload_map, &dropped, |_| ());
+        stats::add(Counter::Dropped, dropped.len());
+        if taken.is_empty() {
+            return Ok(false);
+        }
+
+        let lease = Now::read().lease(self.lease_ms);
+        let lease_text = OwnedStr::new(lease.text().as_bytes());
+        let mut ids: SmallVec<[StrRef; 1]> = SmallVec::new();
+        let mut counted: SmallVec<[StrRef; 2]> = SmallVec::new();
+        let mut leased: SmallVec<[StrRef; 2]> = SmallVec::new();
+        for message in &taken {
+            let id = message.id.as_ref();
+            processing.push(End::Left, id);
+            expire_monitor.add(id, lease.score());
+            payload_map.set(message.attempts_field.as_ref(), message.attempts_text.as_ref());
+            ids.push(id);
+            counted.extend([message.attempts_field.as_ref(), message.attempts_text.as_ref()]);
+            leased.extend([lease_text.as_ref(), id]);
+        }
+        call.replicate(c"LPUSH", processing.name(), &ids);
+        call.replicate(c"HSET", payload_map.name(), &counted);
+        call.replicate(c"ZADD", expire_monitor.name(), &leased);
+
+        stats::add(Counter::Reserved, taken.len());
+        call.reply_array(taken.len());
+        for message in &taken {
+            call.reply_array(4);
+            call.reply_str(message.id.as_ref());
+            call.reply_str(message.payload.as_ref());
+            call.reply_str(lease_text.as_ref());
+            call.reply_integer(message.attempts);
+        }
+        Ok(true)
+    }
+}
+
+impl Taken {
+    /// With one delivery more than before.
+    fn count(id: OwnedStr, payload: OwnedStr, payload_map: &HashKey) -> Self {
+        let attempts_field = attempts_field(id.as_ref());
+        let before = payload_map
+            .get(attempts_field.as_ref())
+            .and_then(|count| std::str::from_utf8(count.bytes()).ok()?.parse::<i64>().ok())
+            .filter(|count| *count > 0)
+            .unwrap_or(0);
+        let attempts = before.saturating_add(1);
+        Taken {
+            id,
+            payload,
+            attempts_field,
+            attempts,
+            attempts_text: OwnedStr::new(attempts.to_string().as_bytes()),
+        }
+    }
+}
