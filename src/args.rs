@@ -75,7 +75,7 @@ pub fn due_after_seconds(argument: &'static str, bytes: &[u8], now: Now) -> Resu
         .filter(|due| *due <= LATEST_MS)
         .ok_or(Error::Invalid {
             argument,
-            expected: "a number of seconds, 0 or more, that ends before the year 2255",
+            expected: "a number of seconds, 0 or more, that ends before the year 2248",
         })
 }
 

@@ -2,8 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
-/// The latest time that is exact to the microsecond in a score: past the year 2255.
-pub const LATEST_MS: f64 = 9_007_199_254_740.0;
+/// The latest time that a score tells to the microsecond: 2^43 ms, in the year 2248.
+pub const LATEST_MS: f64 = (1i64 << 43) as f64;
 
 #[derive(Clone, Copy)]
 pub struct Now {
@@ -64,13 +64,13 @@ mod tests {
 
     proptest! {
         #[test]
-        fn the_text_of_a_lease_is_its_score(micros in 0i64..9_007_199_254_740_000) {
+        fn the_text_of_a_lease_is_its_score(micros in 0i64..LATEST_MS as i64 * 1000) {
             let lease = Lease { micros };
             prop_assert_eq!(lease.text().parse::<f64>().unwrap(), lease.score());
         }
 
         #[test]
-        fn neighbouring_microseconds_are_different_leases(micros in 0i64..9_007_199_254_740_000) {
+        fn neighbouring_microseconds_are_different_leases(micros in 0i64..LATEST_MS as i64 * 1000) {
             let (one, next) = (Lease { micros }, Lease { micros: micros + 1 });
             prop_assert!(one.score() < next.score());
         }

@@ -129,7 +129,7 @@ lazy_static::lazy_static! {
 
 impl IdHasher {
     fn mix(&mut self, word: u64) {
-        let product = u128::from(self.state ^ word) * 0x9E37_79B9_7F4A_7C15_F39C_C060_5CED_C835;
+        let product = u128::from(self.state ^ word) * 0x9E37_79B9_7F4A_7C15;
         self.state = (product as u64) ^ ((product >> 64) as u64) ^ *SEED;
     }
 }

@@ -298,7 +298,7 @@ impl HashKey<'_> {
 }
 
 /// `REDISMODULE_HASH_DELETE` and `REDISMODULE_NO_EXPIRE` of the C header, which are casts that bindgen cannot render.
-const HASH_DELETE: *mut raw::RedisModuleString = 1 as *mut raw::RedisModuleString;
+const HASH_DELETE: *mut raw::RedisModuleString = std::ptr::without_provenance_mut(1);
 const NO_EXPIRE: raw::mstime_t = -1;
 
 impl<'c> ZsetKey<'c> {
