@@ -96,16 +96,19 @@ impl<'a> Wanted<'a> {
 /// taken out of the list if `remove`.
 pub fn pass(list: &mut ListKey, mut wanted: Wanted, remove: bool, mut found: impl FnMut(usize)) {
     let mut index = list.len();
+    let mut places = Vec::new();
     while index > 0 && wanted.missing > 0 {
         index -= 1;
-        let Some(element) = list.get(index) else { return };
+        let Some(element) = list.get(index) else { break };
         if let Some(tag) = wanted.take(element.bytes()) {
             if remove {
-                list.remove_at(index);
+                places.push(index);
             }
             found(tag);
         }
     }
+    places.reverse();
+    list.remove_all(&places);
 }
 
 /// Multiply and fold, eight bytes at a time, from a start that differs from process to process: ids come from

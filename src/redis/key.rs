@@ -446,12 +446,23 @@ impl ListKey<'_> {
         element
     }
 
-    /// Takes out the element at `index`, as LREM would.
+    /// Takes out the element at `index`, as LREM would. No `get` may follow on this handle before a `rewind`.
     pub fn remove_at(&mut self, index: usize) {
         // SAFETY: the key is open for writing; an index out of range is refused by the server.
         let status = unsafe { api!(RedisModule_ListDelete(self.key.raw.as_ptr(), index as i64)) };
         if status == raw::REDISMODULE_OK as c_int {
             self.key.changed(c"lrem");
+        }
+    }
+
+    /// Takes out the elements at these places, lowest first. Only in this direction may one removal follow another:
+    /// on its way to the left the server's iterator loses its place with a removal, and later elements are missed.
+    pub fn remove_all(&mut self, places: &[usize]) {
+        if !places.is_empty() {
+            self.rewind();
+        }
+        for (gone, place) in places.iter().enumerate() {
+            self.remove_at(place - gone);
         }
     }
 
