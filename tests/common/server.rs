@@ -323,9 +323,11 @@ impl Server {
 
     /// What INFO commandstats says of a command; zeros if it was never called.
     pub fn commandstats(&self, command: &str) -> CommandStats {
-        let field = format!("cmdstat_{}", command.to_lowercase());
+        // A module's commands stand there as the module writes them.
+        let field = format!("cmdstat_{command}");
         let stats = self.info("commandstats");
-        CommandStats::parse(stats.get(&field).map_or("", String::as_str))
+        let stats = stats.iter().find(|(name, _)| name.eq_ignore_ascii_case(&field));
+        CommandStats::parse(stats.map_or("", |(_, stats)| stats))
     }
 
     pub fn used_memory(&self) -> u64 {
