@@ -72,7 +72,7 @@ impl Command for Redrive {
             if leaving.len() == batch {
                 break;
             }
-            let Some(id) = dlq.get(index) else { break };
+            let Some(id) = dlq.at(index) else { break };
             let payload = dlq_map.get(id.as_ref()).filter(|_| !seen.contains(id.bytes()));
             let Some(payload) = payload else {
                 leaving.push(Leaving { index, id });
@@ -107,14 +107,13 @@ impl Command for Redrive {
             .iter()
             .enumerate()
             .all(|(count, left)| left.index + count + 1 == len);
-        for left in &leaving {
-            dlq.remove_at(left.index);
-        }
+        let places: Vec<usize> = leaving.iter().rev().map(|left| left.index).collect();
+        dlq.remove_at(&places);
         if at_the_end && !leaving.is_empty() {
             call.replicate_number(c"RPOP", dlq.name(), leaving.len() as i64);
         } else {
             for left in &leaving {
-                call.replicate_lrem(dlq.name(), c"-1", left.id.as_ref());
+                call.replicate_lrem(dlq.name(), -1, left.id.as_ref());
             }
         }
         let mut by_queue: Vec<Vec<StrRef>> = vec![Vec::new(); pending.len()];
