@@ -1,0 +1,247 @@
+//! The servers that are measured on, and the two ways to measure: what the server says a call cost, and what a client
+//! sees.
+
+use std::rc::Rc;
+use std::time::{Duration, Instant};
+
+use super::client::{drive, Conn, Prepared, Run, Script, Wire};
+use super::common::{self, ask, ok, Peer, Server};
+use super::workload::{Scripts, Workload};
+
+pub struct Lab {
+    pub server: Server,
+    pub conn: Conn,
+    pub clients: Vec<Conn>,
+    admin: redis::Connection,
+    pub scripts: Rc<Scripts>,
+}
+
+pub const CLIENTS: usize = 50;
+
+impl Lab {
+    /// A server with the module and the peer's scripts.
+    pub fn start() -> Lab {
+        let server = Server::builder().arg("repl-ping-replica-period", "3600").start();
+        let mut admin = server.con();
+        let peer = Peer::load(&mut admin);
+        let sha = |name| peer.sha(name).to_string();
+        let scripts = Scripts {
+            complete: sha("complete_message"),
+            retry: sha("retry_message"),
+            delay: sha("process_delay_message"),
+            timeout: sha("handle_timeout_message"),
+            produce: sha("produce_normal_message"),
+            parse_error: common::text(ok!(admin, "SCRIPT", "LOAD", include_str!("parse_error.lua"))),
+            hexpire: server.supports("hexpire"),
+        };
+        pin_to_cores(&server);
+        Lab {
+            conn: Conn::open(server.port()),
+            clients: (0..CLIENTS).map(|_| Conn::open(server.port())).collect(),
+            admin,
+            scripts: Rc::new(scripts),
+            server,
+        }
+    }
+
+    pub fn fill(&mut self, fill: impl FnOnce(&mut Wire)) {
+        let mut wire = Wire::default();
+        fill(&mut wire);
+        self.conn.run(&wire);
+    }
+
+    pub fn delete_all(&mut self) {
+        ok!(self.admin, "FLUSHALL", "SYNC");
+    }
+
+    /// µs that the server spent in the counted commands, per operation, while a client keeps the keys as they were:
+    /// each operation is followed by its refill.
+    pub fn server_cost(&mut self, work: &mut dyn Workload, budget: Duration) -> f64 {
+        const WARM_UP: usize = 1;
+        self.reset(work);
+        self.steady(work, WARM_UP);
+        ok!(self.admin, "CONFIG", "RESETSTAT");
+        let start = Instant::now();
+        let (mut operations, mut chunk) = (0, 1);
+        while start.elapsed() < budget {
+            self.steady(work, chunk);
+            operations += chunk;
+            chunk = (2 * chunk).min(64);
+        }
+        let cost = self.counted_usec(work.counted()) / operations as f64;
+        self.verify(work);
+        cost
+    }
+
+    fn steady(&mut self, work: &mut dyn Workload, operations: usize) {
+        let mut wire = Wire::default();
+        for _ in 0..operations {
+            work.operate(&mut wire);
+            work.refill(&mut wire);
+        }
+        self.conn.run(&wire);
+    }
+
+    fn reset(&mut self, work: &mut dyn Workload) {
+        self.fill(|wire| work.reset(wire));
+    }
+
+    /// Every contender leaves the keys as the next one must find them.
+    fn verify(&mut self, work: &dyn Workload) {
+        for expected in work.expected() {
+            let length: usize = ask!(self.admin, expected.command, &expected.key);
+            assert_eq!(length, expected.length, "{} {}", expected.command, expected.key);
+        }
+    }
+
+    pub fn reset_stats(&mut self) {
+        ok!(self.admin, "CONFIG", "RESETSTAT");
+    }
+
+    pub fn counted_usec(&mut self, commands: &[&str]) -> f64 {
+        let info: String = ask!(self.admin, "INFO", "commandstats");
+        let mut usec = 0;
+        for line in info.lines() {
+            let Some((name, fields)) = line.strip_prefix("cmdstat_").and_then(|line| line.split_once(':')) else {
+                continue;
+            };
+            if commands.iter().any(|command| command.eq_ignore_ascii_case(name)) {
+                let field = fields.split(',').find_map(|field| field.strip_prefix("usec="));
+                usec += field.and_then(|number| number.parse::<u64>().ok()).expect("usec=…");
+            }
+        }
+        assert!(usec > 0, "none of {commands:?} was called");
+        usec as f64
+    }
+
+    /// `operations` from `connections` connections, `pipeline` at a time; then what they took is put back.
+    pub fn end_to_end(
+        &mut self,
+        work: &mut dyn Workload,
+        connections: usize,
+        pipeline: usize,
+        operations: usize,
+    ) -> EndToEnd {
+        self.reset(work);
+        let mut wire = Wire::default();
+        for _ in 0..operations {
+            work.operate(&mut wire);
+        }
+        let (run, cpu_seconds) = self.timed(connections, &mut Prepared::new(&wire, pipeline));
+        assert_eq!(run.latencies.len(), operations);
+        let seen = EndToEnd::new(operations, run.seconds, cpu_seconds, run.latencies);
+        wire.clear();
+        for _ in 0..operations {
+            work.refill(&mut wire);
+        }
+        self.conn.run(&wire);
+        self.verify(work);
+        seen
+    }
+
+    pub fn timed(&mut self, connections: usize, script: &mut impl Script) -> (Run, f64) {
+        let pid = self.server.pid();
+        let before = cpu_seconds(pid);
+        let run = drive(&mut self.clients[..connections], script);
+        (run, cpu_seconds(pid) - before)
+    }
+
+    /// Bytes of the replication stream that `operations` cause. A replica is attached.
+    pub fn replicated_bytes(&mut self, work: &mut dyn Workload, operations: usize) -> f64 {
+        self.reset(work);
+        let mut wire = Wire::default();
+        for _ in 0..operations {
+            work.operate(&mut wire);
+        }
+        let before = self.replication_offset();
+        self.conn.run(&wire);
+        let bytes = self.replication_offset() - before;
+        wire.clear();
+        for _ in 0..operations {
+            work.refill(&mut wire);
+        }
+        self.conn.run(&wire);
+        self.verify(work);
+        bytes as f64 / operations as f64
+    }
+
+    fn replication_offset(&self) -> u64 {
+        let info = self.server.info("replication");
+        assert_eq!(info["connected_slaves"], "1", "a replica listens");
+        info["master_repl_offset"].parse().expect("an offset")
+    }
+}
+
+#[derive(Clone)]
+pub struct EndToEnd {
+    pub per_second: f64,
+    pub p50: f64,
+    pub p99: f64,
+    /// Of the server's main thread, protocol and system calls included.
+    pub cpu_us: f64,
+    /// The part of the time in which that thread ran.
+    pub busy: f64,
+}
+
+impl EndToEnd {
+    pub fn new(count: usize, seconds: f64, cpu_seconds: f64, mut latencies: Vec<f32>) -> EndToEnd {
+        latencies.sort_by(f32::total_cmp);
+        let at = |share: f64| f64::from(latencies[((latencies.len() - 1) as f64 * share).round() as usize]);
+        EndToEnd {
+            per_second: count as f64 / seconds,
+            p50: at(0.50),
+            p99: at(0.99),
+            cpu_us: cpu_seconds * 1e6 / count as f64,
+            busy: cpu_seconds / seconds,
+        }
+    }
+
+    /// The median of each figure.
+    pub fn median(rounds: &[EndToEnd]) -> EndToEnd {
+        let of = |figure: fn(&EndToEnd) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
+        EndToEnd {
+            per_second: of(|round| round.per_second),
+            p50: of(|round| round.p50),
+            p99: of(|round| round.p99),
+            cpu_us: of(|round| round.cpu_us),
+            busy: of(|round| round.busy),
+        }
+    }
+}
+
+pub fn median(numbers: &[f64]) -> f64 {
+    let mut sorted = numbers.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let middle = sorted.len() / 2;
+    if sorted.len() % 2 == 1 {
+        sorted[middle]
+    } else {
+        (sorted[middle - 1] + sorted[middle]) / 2.0
+    }
+}
+
+/// The client gets one core and the server another, where there are two.
+fn pin_to_cores(server: &Server) {
+    const CLIENT_CPU: usize = 0;
+    const SERVER_CPU: usize = 1;
+    const SELF: u32 = 0;
+    // SAFETY: asks for a number.
+    if unsafe { libc::sysconf(libc::_SC_NPROCESSORS_ONLN) } < 2 {
+        return;
+    }
+    for (pid, cpu) in [(SELF, CLIENT_CPU), (server.pid(), SERVER_CPU)] {
+        // SAFETY: the set is a plain bit mask that outlives the call. A refusal does no harm: the kernel places both.
+        unsafe {
+            let mut set: libc::cpu_set_t = std::mem::zeroed();
+            libc::CPU_SET(cpu, &mut set);
+            libc::sched_setaffinity(pid as libc::pid_t, size_of::<libc::cpu_set_t>(), &set);
+        }
+    }
+}
+
+/// Time that the server's main thread has run.
+fn cpu_seconds(pid: u32) -> f64 {
+    let text = std::fs::read_to_string(format!("/proc/{pid}/task/{pid}/schedstat")).expect("schedstat");
+    let nanoseconds: u64 = text.split(' ').next().and_then(|n| n.parse().ok()).expect("a number");
+    nanoseconds as f64 / 1e9
+}

@@ -1,0 +1,317 @@
+//! A message's life over the wire: every connection is a worker that publishes, takes and settles, one round trip
+//! after the other, as a consumer has to. The next request depends on the last reply, so nothing is prepared.
+
+use std::rc::Rc;
+use std::time::Instant;
+
+use super::client::{bulks, send, Script, Wire};
+use super::common::Rng;
+use super::workload::{fresh_id, payload, queue_field, Id, Scripts};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum System {
+    /// mx-rmq: script, BLMOVE, HGET, ZADD, script.
+    Peer,
+    /// RMQ.PUBLISH, RMQ.RESERVE, RMQ.ACK.
+    Rmq,
+    /// XADD, XREADGROUP, XACK with XDEL.
+    Streams,
+    /// LPUSH, BLMOVE, LREM: the payload stands in the list; no lease, no deadline.
+    Blmove,
+}
+
+const PAYLOADS: &str = "mx-rmq:payloads";
+const EXPIRES: &str = "mx-rmq:expires";
+const QUEUE: &str = "mx-rmq:orders";
+const PENDING: &str = "mx-rmq:orders:pending";
+const PROCESSING: &str = "mx-rmq:orders:processing";
+const STREAM: &str = "mx-rmq:orders:stream";
+const GROUP: &str = "workers";
+
+impl System {
+    pub fn counted(self) -> &'static [&'static str] {
+        match self {
+            System::Peer => &["evalsha", "blmove", "hget", "zadd"],
+            System::Rmq => &["rmq.publish", "rmq.reserve", "rmq.ack"],
+            System::Streams => &["xadd", "xreadgroup", "xack", "xdel"],
+            System::Blmove => &["lpush", "blmove", "lrem"],
+        }
+    }
+
+    pub fn prepare(self, out: &mut Wire) {
+        if self == System::Streams {
+            send!(out, "XGROUP", "CREATE", STREAM, GROUP, "$", "MKSTREAM");
+        }
+    }
+}
+
+/// Messages that wait in pending, for workers that only take and settle.
+pub fn publish_beforehand(messages: usize, out: &mut Wire) {
+    let mut rng = Rng::from_seed(5);
+    for _ in 0..messages {
+        let id = fresh_id(&mut rng);
+        send!(out, "HMSET", PAYLOADS, id, payload(&id), queue_field(&id), QUEUE);
+        send!(out, "LPUSH", PENDING, id);
+    }
+}
+
+#[derive(Clone, Copy, PartialEq, Eq)]
+enum Stage {
+    Publish,
+    Take,
+    Fetch,
+    Watch,
+    Settle,
+}
+
+struct Worker {
+    stage: Stage,
+    started: Instant,
+    id: Id,
+}
+
+pub struct Life {
+    system: System,
+    publishes: bool,
+    /// Messages per request.
+    count: usize,
+    /// Lives that have not begun.
+    left: usize,
+    workers: Vec<Worker>,
+    wire: Wire,
+    rng: Rng,
+    scripts: Rc<Scripts>,
+    /// From the first request of a life to its last reply, in µs.
+    pub latencies: Vec<f32>,
+    pub messages: usize,
+}
+
+impl Life {
+    pub fn new(
+        system: System,
+        publishes: bool,
+        count: usize,
+        messages: usize,
+        workers: usize,
+        scripts: &Rc<Scripts>,
+    ) -> Life {
+        let worker = || Worker {
+            stage: Stage::Settle,
+            started: Instant::now(),
+            id: [0; 36],
+        };
+        Life {
+            system,
+            publishes,
+            count,
+            left: messages / count,
+            workers: std::iter::repeat_with(worker).take(workers).collect(),
+            wire: Wire::default(),
+            rng: Rng::from_seed(3),
+            scripts: Rc::clone(scripts),
+            latencies: Vec::new(),
+            messages: 0,
+        }
+    }
+
+    fn publish(&mut self) {
+        let ids: Vec<Id> = (0..self.count).map(|_| fresh_id(&mut self.rng)).collect();
+        let wire = &mut self.wire;
+        match self.system {
+            System::Peer => {
+                for id in &ids {
+                    send!(
+                        wire,
+                        "EVALSHA",
+                        self.scripts.produce,
+                        "3",
+                        PAYLOADS,
+                        PENDING,
+                        EXPIRES,
+                        id,
+                        payload(id),
+                        QUEUE,
+                        "1800000000000",
+                        "0"
+                    );
+                }
+            }
+            System::Rmq => {
+                wire.begin(3 + 2 * ids.len());
+                wire.arg("RMQ.PUBLISH");
+                wire.arg(PAYLOADS);
+                wire.arg(PENDING);
+                for id in &ids {
+                    wire.arg(id);
+                    wire.arg(payload(id));
+                }
+            }
+            System::Streams => {
+                for id in &ids {
+                    send!(wire, "XADD", STREAM, "*", "payload", payload(id));
+                }
+            }
+            System::Blmove => {
+                wire.begin(2 + ids.len());
+                wire.arg("LPUSH");
+                wire.arg(PENDING);
+                for id in &ids {
+                    wire.arg(payload(id));
+                }
+            }
+        }
+    }
+
+    fn take(&mut self, worker: usize) {
+        let count = self.count.to_string();
+        let wire = &mut self.wire;
+        match self.system {
+            System::Peer => send!(wire, "BLMOVE", PENDING, PROCESSING, "RIGHT", "LEFT", "5"),
+            System::Rmq => send!(
+                wire,
+                "RMQ.RESERVE",
+                PENDING,
+                PROCESSING,
+                PAYLOADS,
+                EXPIRES,
+                "30000",
+                "COUNT",
+                count,
+                "BLOCK",
+                "5000"
+            ),
+            System::Streams => {
+                let name = format!("worker-{worker}");
+                send!(
+                    wire,
+                    "XREADGROUP",
+                    "GROUP",
+                    GROUP,
+                    name,
+                    "COUNT",
+                    count,
+                    "BLOCK",
+                    "5000",
+                    "STREAMS",
+                    STREAM,
+                    ">"
+                )
+            }
+            System::Blmove => {
+                for _ in 0..self.count {
+                    send!(wire, "BLMOVE", PENDING, PROCESSING, "RIGHT", "LEFT", "5");
+                }
+            }
+        }
+    }
+
+    /// Given what `take` got; returns how many messages that was.
+    fn settle(&mut self, worker: usize, replies: &[u8]) -> usize {
+        let wire = &mut self.wire;
+        match self.system {
+            System::Peer => {
+                let id = &self.workers[worker].id;
+                send!(
+                    wire,
+                    "EVALSHA",
+                    self.scripts.complete,
+                    "3",
+                    PAYLOADS,
+                    PROCESSING,
+                    EXPIRES,
+                    id
+                );
+                1
+            }
+            System::Rmq => {
+                // id, payload, lease of each message.
+                let fields: Vec<&[u8]> = bulks(replies).collect();
+                let taken = fields.len() / 3;
+                wire.begin(4 + 2 * taken);
+                wire.arg("RMQ.ACK");
+                for key in [PAYLOADS, PROCESSING, EXPIRES] {
+                    wire.arg(key);
+                }
+                for message in fields.chunks(3) {
+                    wire.arg(message[0]);
+                    wire.arg(message[2]);
+                }
+                taken
+            }
+            System::Streams => {
+                // The stream's name, then id, field and payload of each entry.
+                let fields: Vec<&[u8]> = bulks(replies).skip(1).collect();
+                let taken = fields.len() / 3;
+                wire.begin(3 + taken);
+                wire.arg("XACK");
+                wire.arg(STREAM);
+                wire.arg(GROUP);
+                for entry in fields.chunks(3) {
+                    wire.arg(entry[0]);
+                }
+                wire.begin(2 + taken);
+                wire.arg("XDEL");
+                wire.arg(STREAM);
+                for entry in fields.chunks(3) {
+                    wire.arg(entry[0]);
+                }
+                taken
+            }
+            System::Blmove => {
+                let mut taken = 0;
+                for payload in bulks(replies) {
+                    send!(wire, "LREM", PROCESSING, "1", payload);
+                    taken += 1;
+                }
+                taken
+            }
+        }
+    }
+}
+
+impl Script for Life {
+    fn next(&mut self, worker: usize, replies: &[u8], now: Instant, out: &mut Vec<u8>) -> Option<(usize, usize)> {
+        self.wire.clear();
+        let next = match self.workers[worker].stage {
+            Stage::Settle => {
+                if !replies.is_empty() {
+                    let life = now - self.workers[worker].started;
+                    self.latencies.push(life.as_nanos() as f32 / 1000.0);
+                }
+                if self.left == 0 {
+                    return None;
+                }
+                self.left -= 1;
+                self.workers[worker].started = now;
+                if self.publishes {
+                    Stage::Publish
+                } else {
+                    Stage::Take
+                }
+            }
+            Stage::Publish => Stage::Take,
+            Stage::Take if self.system == System::Peer => {
+                let id = bulks(replies).next().expect("a message was there");
+                self.workers[worker].id = id.try_into().expect("an id of ours");
+                Stage::Fetch
+            }
+            Stage::Fetch => Stage::Watch,
+            Stage::Take | Stage::Watch => Stage::Settle,
+        };
+        self.workers[worker].stage = next;
+        let id = self.workers[worker].id;
+        match next {
+            Stage::Publish => self.publish(),
+            Stage::Take => self.take(worker),
+            Stage::Fetch => send!(self.wire, "HGET", PAYLOADS, id),
+            Stage::Watch => send!(self.wire, "ZADD", EXPIRES, "1800000000000", id),
+            Stage::Settle => {
+                let taken = self.settle(worker, replies);
+                assert_eq!(taken, self.count, "as many as asked for were there");
+                self.messages += taken;
+            }
+        }
+        out.extend_from_slice(&self.wire.bytes);
+        Some((self.wire.replies, 1))
+    }
+}
