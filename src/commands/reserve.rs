@@ -38,6 +38,15 @@ struct Taken {
     attempts_text: OwnedStr,
 }
 
+/// What was in pending.
+#[derive(PartialEq, Eq)]
+enum Found {
+    Messages,
+    /// Ids without payload, which are gone now.
+    OnlyDropped,
+    Nothing,
+}
+
 impl Command for Reserve {
     const SPEC: Spec = Spec {
         name: "RMQ.RESERVE",
@@ -58,7 +67,7 @@ impl Command for Reserve {
 
     fn run<'c>(call: &'c Call<'c>) -> Result<(), Error> {
         let request = Request::parse(call)?;
-        if request.take(call)? {
+        if request.take(call)? == Found::Messages {
             return Ok(());
         }
         match request.block_ms {
@@ -76,7 +85,11 @@ impl Waits for Reserve {
             Err(Error::WrongType {
                 argument: "pending", ..
             }) => Ok(false),
-            outcome => outcome,
+            Ok(Found::OnlyDropped) if !blocking::may_change_and_wait() => {
+                call.reply_nil_array();
+                Ok(true)
+            }
+            outcome => Ok(outcome? == Found::Messages),
         }
     }
 
@@ -110,8 +123,8 @@ impl<'c> Request<'c> {
         Ok(request)
     }
 
-    /// Replies with what there is; false, and no reply, where there is nothing.
-    fn take(&self, call: &'c Call<'c>) -> Result<bool, Error> {
+    /// Replies with the messages that there are; does not reply where there is none.
+    fn take(&self, call: &'c Call<'c>) -> Result<Found, Error> {
         let mut pending = ListKey::open(call, self.pending, "pending")?;
         let mut processing = ListKey::open(call, self.processing, "processing")?;
         let mut payload_map = HashKey::open(call, self.payload_map, "payload_map")?;
@@ -138,7 +151,7 @@ impl<'c> Request<'c> {
         forget_payloads(call, &mut payload_map, &dropped, |_| ());
         stats::add(Counter::Dropped, dropped.len());
         if taken.is_empty() {
-            return Ok(false);
+            return Ok(if popped > 0 { Found::OnlyDropped } else { Found::Nothing });
         }
 
         let lease = Now::read().lease(self.lease_ms);
@@ -168,7 +181,7 @@ impl<'c> Request<'c> {
             call.reply_str(lease_text.as_ref());
             call.reply_integer(message.attempts);
         }
-        Ok(true)
+        Ok(Found::Messages)
     }
 }
 

@@ -87,6 +87,13 @@ pub mod blocking {
         }
     }
 
+    /// Whether a client may go on waiting after its command has changed something. Redis 7.0 aborts on effects that a
+    /// callback left to replicate without serving its client; the function asked for came with the mended way.
+    pub fn may_change_and_wait() -> bool {
+        // SAFETY: a look at the table, which is written once, at load.
+        unsafe { raw::RedisModule_BlockClientOnKeysWithFlags.is_some() }
+    }
+
     unsafe extern "C" fn on_ready<C: Waits>(
         ctx: *mut raw::RedisModuleCtx,
         argv: *mut *mut raw::RedisModuleString,
