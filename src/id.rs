@@ -14,7 +14,7 @@ pub fn fresh(now: Now) -> String {
 }
 
 /// Another server, or this one after a restart, may make an id in the same microsecond.
-fn random_bits() -> u64 {
+pub fn random_bits() -> u64 {
     lazy_static::lazy_static! {
         static ref KEYS: RandomState = RandomState::new();
     }

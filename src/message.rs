@@ -5,7 +5,7 @@ use smallvec::{smallvec, SmallVec};
 
 use crate::clock::Now;
 use crate::error::Error;
-use crate::locate::{self, Place, Wanted};
+use crate::locate::{self, Place, Reach};
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
 
 pub const PENDING: &[u8] = b":pending";
@@ -33,8 +33,48 @@ pub fn open_optional_list<'c>(
 
 /// Takes one occurrence of an id out of a list, here and on replicas.
 pub fn remove_from_list(call: &Call, list: &mut ListKey, place: Place, id: StrRef) {
-    list.remove_at(place.index);
-    call.replicate_lrem(list.name(), place.lrem_count(), id);
+    remove_places(call, list, &[(0, place)], |_| id);
+}
+
+/// Takes ids out of a list, here and on replicas; rightmost first, each with a number that `id` knows it by.
+///
+/// A replica removes an id by LREM, which searches from one end. Where that would take it a walk for each of many ids,
+/// or might hit another occurrence of the id, the place itself is marked (LSET), and one LREM removes all marks.
+pub fn remove_places<'a>(call: &Call, list: &mut ListKey, found: &[(usize, Place)], id: impl Fn(usize) -> StrRef<'a>) {
+    /// As far from the right end a replica walks for each of several ids.
+    const SHORT_WALK: usize = 128;
+    if found.is_empty() {
+        return;
+    }
+    let len = list.len();
+    let ascending: SmallVec<[usize; 1]> = found.iter().rev().map(|(_, place)| place.index).collect();
+    list.remove_at(&ascending);
+
+    let mark = OwnedStr::new(MARK.as_bytes());
+    let (mut removed, mut marked) = (0, 0);
+    for (tag, place) in found {
+        let walk = len - removed - place.index;
+        match place.reach {
+            Reach::FromLeft => call.replicate_lrem(list.name(), 1, id(*tag)),
+            Reach::FromRight if found.len() == 1 || walk <= SHORT_WALK => {
+                call.replicate_lrem(list.name(), -1, id(*tag));
+                removed += 1;
+            }
+            _ => {
+                call.replicate_lset(list.name(), place.index, mark.as_ref());
+                marked += 1;
+            }
+        }
+    }
+    let near_left = found.iter().all(|(_, place)| place.index < len / 2);
+    if marked > 0 {
+        call.replicate_lrem(list.name(), if near_left { marked } else { -marked }, mark.as_ref());
+    }
+}
+
+lazy_static::lazy_static! {
+    /// Stands in a replica's list for a moment, within one transaction. No id is like it.
+    static ref MARK: String = format!("rmq:removed:{:016x}", crate::id::random_bits());
 }
 
 pub fn remove_from_zset(call: &Call, zset: &mut ZsetKey, id: StrRef) -> bool {
@@ -56,6 +96,13 @@ impl Working<'_> {
     /// Every trace of the messages goes. Returns how many had any.
     pub fn forget(&mut self, call: &Call, ids: &[StrRef]) -> usize {
         let mut had_trace: SmallVec<[bool; 1]> = smallvec![false; ids.len()];
+        if let Some(processing) = &mut self.processing {
+            let found = locate::find_all(processing, ids, &self.expire_monitor);
+            remove_places(call, processing, &found, |index| ids[index]);
+            for (index, _) in found {
+                had_trace[index] = true;
+            }
+        }
         let mut watched: SmallVec<[StrRef; 1]> = SmallVec::new();
         for (trace, id) in had_trace.iter_mut().zip(ids) {
             if self.expire_monitor.remove(*id) {
@@ -66,32 +113,8 @@ impl Working<'_> {
         if !watched.is_empty() {
             call.replicate(c"ZREM", self.expire_monitor.name(), &watched);
         }
-        self.forget_unwatched(call, ids, |index| had_trace[index] = true);
+        forget_payloads(call, &mut self.payload_map, ids, |index| had_trace[index] = true);
         had_trace.into_iter().filter(|trace| *trace).count()
-    }
-
-    /// The same for messages that have left expire_monitor already; `forgot` hears the index of each that had a trace.
-    pub fn forget_unwatched(&mut self, call: &Call, ids: &[StrRef], mut forgot: impl FnMut(usize)) {
-        if let Some(processing) = &mut self.processing {
-            match ids {
-                [id] => {
-                    if let Some(place) = locate::find(processing, *id) {
-                        remove_from_list(call, processing, place, *id);
-                        forgot(0);
-                    }
-                }
-                _ => {
-                    let wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
-                    let mut removed = Vec::new();
-                    locate::pass(processing, wanted, true, |index| removed.push(index));
-                    for index in removed {
-                        call.replicate_lrem(processing.name(), c"-1", ids[index]);
-                        forgot(index);
-                    }
-                }
-            }
-        }
-        forget_payloads(call, &mut self.payload_map, ids, forgot);
     }
 }
 
@@ -129,7 +152,10 @@ pub struct Postponed<'a> {
 impl Working<'_> {
     /// Whether the message exists at all, and where it stands in processing. Neither means that it was settled.
     pub fn look_up(&mut self, id: StrRef) -> Result<Option<Place>, Error> {
-        let place = self.processing.as_mut().and_then(|list| locate::find(list, id));
+        let place = self
+            .processing
+            .as_mut()
+            .and_then(|list| locate::find(list, id, Some(&self.expire_monitor)));
         if place.is_none() && !self.payload_map.has(id) {
             return Err(Error::NoMessage);
         }

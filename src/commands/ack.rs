@@ -2,6 +2,8 @@
 //!
 //! COMPLETE for those whose lease is current. The reply is how many were.
 
+use std::collections::HashSet;
+
 use crate::args::{self, distinct_keys};
 use crate::error::Error;
 use crate::message::{open_optional_list, Working};
@@ -53,17 +55,17 @@ impl Command for Ack {
             expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
         };
 
-        // A lease is used up by its removal: the same delivery twice in one call counts once.
         let mut acked: SmallVec<[StrRef; 1]> = SmallVec::new();
+        let mut seen: HashSet<&[u8]> = HashSet::new();
         for (id, lease) in &deliveries {
-            if working.holds(*id, *lease) && working.expire_monitor.remove(*id) {
+            // The same delivery twice in one call counts once.
+            let first = deliveries.len() == 1 || seen.insert(id.bytes());
+            if first && working.holds(*id, *lease) {
                 acked.push(*id);
             }
         }
-        if !acked.is_empty() {
-            call.replicate(c"ZREM", working.expire_monitor.name(), &acked);
-            working.forget_unwatched(call, &acked, |_| ());
-        }
+
+        working.forget(call, &acked);
 
         stats::add(Counter::Acked, acked.len());
         stats::add(Counter::Fenced, deliveries.len() - acked.len());

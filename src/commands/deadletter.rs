@@ -71,7 +71,7 @@ impl Command for DeadLetter {
         let field = queue_field(*id);
         let queue = working.queue_of(*id);
         if dlq_map.has(*id) {
-            if let Some(place) = locate::find(&mut dlq, *id) {
+            if let Some(place) = locate::find(&mut dlq, *id, None) {
                 remove_from_list(call, &mut dlq, place, *id);
             }
         }

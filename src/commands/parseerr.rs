@@ -130,7 +130,7 @@ impl Quarantine<'_> {
         let may_stand_already =
             self.map.has(id) || self.queue.len() != self.map.len() || self.map.may_hold_expiring_fields();
         if may_stand_already {
-            if let Some(place) = locate::find(&mut self.queue, id) {
+            if let Some(place) = locate::find(&mut self.queue, id, None) {
                 remove_from_list(call, &mut self.queue, place, id);
             }
         }
@@ -144,7 +144,7 @@ impl Quarantine<'_> {
     fn drop_expired(&mut self, call: &Call) {
         let mut dropped = 0;
         while dropped < EXPIRED_PER_CALL && self.queue.len() > 1 {
-            let oldest = self.queue.get(self.queue.len() - 1);
+            let oldest = self.queue.at(self.queue.len() - 1);
             if oldest.is_none_or(|id| self.map.has(id.as_ref())) {
                 break;
             }

@@ -10,7 +10,7 @@ use crate::clock::Now;
 use crate::derived::DerivedLists;
 use crate::error::Error;
 use crate::locate::{self, Wanted};
-use crate::message::{queue_field, PROCESSING};
+use crate::message::{queue_field, remove_places, PROCESSING};
 use crate::redis::acl::Access;
 use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
 use crate::redis::key::Walk;
@@ -89,17 +89,15 @@ impl Command for Timeouts {
         for (index, message) in expired.iter().enumerate() {
             by_queue[message.queue].push(index);
         }
-        let mut found: Vec<usize> = Vec::new();
         let take_out = claim_ms.is_none();
         for (queue, list) in processing.lists() {
-            found.clear();
             let wanted = Wanted::new(by_queue[queue].iter().map(|index| (*index, expired[*index].id.bytes())));
-            locate::pass(list, wanted, take_out, |index| found.push(index));
-            for index in &found {
-                if take_out {
-                    call.replicate_lrem(list.name(), c"-1", expired[*index].id.as_ref());
-                }
-                expired[*index].in_processing = true;
+            let found = locate::pass(list, wanted);
+            if take_out {
+                remove_places(call, list, &found, |index| expired[index].id.as_ref());
+            }
+            for (index, _) in found {
+                expired[index].in_processing = true;
             }
         }
 

@@ -149,15 +149,30 @@ impl<'c> Call<'c> {
     }
 
     /// Sends `LREM key count element`.
-    pub fn replicate_lrem(&self, key: StrRef, count: &CStr, element: StrRef) {
-        // SAFETY: "scs" is a string, a C string and a string.
+    pub fn replicate_lrem(&self, key: StrRef, count: i64, element: StrRef) {
+        // SAFETY: "sls" is a string, a long long and a string.
         unsafe {
             api!(RedisModule_Replicate(
                 self.ctx,
                 c"LREM".as_ptr(),
-                c"scs".as_ptr(),
+                c"sls".as_ptr(),
                 key.raw(),
-                count.as_ptr(),
+                count as std::ffi::c_longlong,
+                element.raw(),
+            ));
+        }
+    }
+
+    /// Sends `LSET key index element`.
+    pub fn replicate_lset(&self, key: StrRef, index: usize, element: StrRef) {
+        // SAFETY: "sls" is a string, a long long and a string.
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.ctx,
+                c"LSET".as_ptr(),
+                c"sls".as_ptr(),
+                key.raw(),
+                index as std::ffi::c_longlong,
                 element.raw(),
             ));
         }

@@ -76,6 +76,8 @@ struct Key<'c> {
     kind: Kind,
     /// In the order of the first of each kind.
     events: KeyEvents,
+    /// Of a list: where the iterator that the server keeps in the handle stands.
+    position: Option<usize>,
 }
 
 impl<'c> Key<'c> {
@@ -93,6 +95,7 @@ impl<'c> Key<'c> {
             name,
             kind,
             events: [None; 3],
+            position: None,
         };
         // SAFETY: the key is open.
         let found = unsafe { api!(RedisModule_KeyType(key.raw.as_ptr())) };
@@ -138,6 +141,7 @@ impl<'c> Key<'c> {
         // SAFETY: the key is open, and `raw` is replaced before anything else can use it.
         unsafe { api!(RedisModule_CloseKey(self.raw.as_ptr())) };
         self.raw = open_raw(self.call, self.name());
+        self.position = None;
     }
 }
 
@@ -403,6 +407,9 @@ impl Drop for RangeGuard {
     }
 }
 
+/// Elements that the server's iterator passes in about the time of a fresh start.
+const FAR: usize = 48;
+
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     Left,
@@ -410,16 +417,15 @@ pub enum End {
 }
 
 impl ListKey<'_> {
-    /// The element at `index`, counted from the left. Near the last index asked for it is cheap; far away the
-    /// server walks there element by element (see `rewind`).
-    pub fn get(&self, index: usize) -> Option<OwnedStr> {
+    /// The element at `index`, counted from the left. A step from the last index asked for is cheap; to get further
+    /// the handle starts anew, and the server seeks node by node from the nearer end.
+    pub fn at(&mut self, index: usize) -> Option<OwnedStr> {
+        if self.key.position.is_some_and(|position| position.abs_diff(index) > FAR) {
+            self.key.reopen();
+        }
+        self.key.position = Some(index);
         // SAFETY: the key is open; a missing key or an index out of range gives null. The string is the caller's.
         unsafe { OwnedStr::take(api!(RedisModule_ListGet(self.key.raw.as_ptr(), index as i64))) }
-    }
-
-    /// Forgets the position of the last `get`: the next one seeks from the nearer end, node by node.
-    pub fn rewind(&mut self) {
-        self.key.reopen();
     }
 
     pub fn push(&mut self, end: End, element: StrRef) {
@@ -446,24 +452,28 @@ impl ListKey<'_> {
         element
     }
 
-    /// Takes out the element at `index`, as LREM would. No `get` may follow on this handle before a `rewind`.
-    pub fn remove_at(&mut self, index: usize) {
-        // SAFETY: the key is open for writing; an index out of range is refused by the server.
-        let status = unsafe { api!(RedisModule_ListDelete(self.key.raw.as_ptr(), index as i64)) };
-        if status == raw::REDISMODULE_OK as c_int {
-            self.key.changed(c"lrem");
+    /// Takes out the elements at these places, lowest first, as LREM would. Only in this direction may one removal
+    /// follow another: on its way to the left the server's iterator loses its place with a removal, and later elements
+    /// are missed.
+    pub fn remove_at(&mut self, ascending: &[usize]) {
+        for (gone, place) in ascending.iter().enumerate() {
+            let index = place - gone;
+            if self
+                .key
+                .position
+                .is_some_and(|position| position > index || index - position > FAR)
+            {
+                self.key.reopen();
+            }
+            // SAFETY: the key is open for writing; an index out of range is refused by the server.
+            let status = unsafe { api!(RedisModule_ListDelete(self.key.raw.as_ptr(), index as i64)) };
+            if status == raw::REDISMODULE_OK as c_int {
+                self.key.changed(c"lrem");
+            }
+            self.key.position = Some(index);
         }
-    }
-
-    /// Takes out the elements at these places, lowest first. Only in this direction may one removal follow another:
-    /// on its way to the left the server's iterator loses its place with a removal, and later elements are missed.
-    pub fn remove_all(&mut self, places: &[usize]) {
-        if !places.is_empty() {
-            self.rewind();
-        }
-        for (gone, place) in places.iter().enumerate() {
-            self.remove_at(place - gone);
-        }
+        // What follows starts from a fresh iterator.
+        self.key.reopen();
     }
 
     /// The last place of `element`, by the server's own search: quick per element, but not for a handful.
@@ -473,6 +483,7 @@ impl ListKey<'_> {
         unsafe { api!(RedisModule_CloseKey(self.key.raw.as_ptr())) };
         let place = self.key.call.list_position_from_right(self.key.name(), element);
         self.key.raw = open_raw(self.key.call, self.key.name());
+        self.key.position = None;
         place
     }
 }
