@@ -50,7 +50,7 @@ pub fn remove_places<'a>(call: &Call, list: &mut ListKey, found: &[(usize, Place
     let ascending: SmallVec<[usize; 1]> = found.iter().rev().map(|(_, place)| place.index).collect();
     list.remove_at(&ascending);
 
-    let mark = OwnedStr::new(MARK.as_bytes());
+    let mut mark = None;
     let (mut removed, mut marked) = (0, 0);
     for (tag, place) in found {
         let walk = len - removed - place.index;
@@ -61,13 +61,14 @@ pub fn remove_places<'a>(call: &Call, list: &mut ListKey, found: &[(usize, Place
                 removed += 1;
             }
             _ => {
+                let mark = mark.get_or_insert_with(|| OwnedStr::new(MARK.as_bytes()));
                 call.replicate_lset(list.name(), place.index, mark.as_ref());
                 marked += 1;
             }
         }
     }
-    let near_left = found.iter().all(|(_, place)| place.index < len / 2);
-    if marked > 0 {
+    if let Some(mark) = mark {
+        let near_left = found.iter().all(|(_, place)| place.index < len / 2);
         call.replicate_lrem(list.name(), if near_left { marked } else { -marked }, mark.as_ref());
     }
 }

@@ -91,7 +91,7 @@ pub mod blocking {
     /// callback left to replicate without serving its client; the function asked for came with the mended way.
     pub fn may_change_and_wait() -> bool {
         // SAFETY: a look at the table, which is written once, at load.
-        unsafe { raw::RedisModule_BlockClientOnKeysWithFlags.is_some() }
+        unsafe { (&raw const raw::RedisModule_BlockClientOnKeysWithFlags).read() }.is_some()
     }
 
     unsafe extern "C" fn on_ready<C: Waits>(

@@ -456,6 +456,10 @@ impl ListKey<'_> {
     /// follow another: on its way to the left the server's iterator loses its place with a removal, and later elements
     /// are missed.
     pub fn remove_at(&mut self, ascending: &[usize]) {
+        // The iterator may have come to the first place on its way to the left.
+        if ascending.len() > 1 && self.key.position.is_some() {
+            self.key.reopen();
+        }
         for (gone, place) in ascending.iter().enumerate() {
             let index = place - gone;
             if self
@@ -473,7 +477,7 @@ impl ListKey<'_> {
             self.key.position = Some(index);
         }
         // What follows starts from a fresh iterator.
-        self.key.reopen();
+        self.key.position = Some(usize::MAX);
     }
 
     /// The last place of `element`, by the server's own search: quick per element, but not for a handful.
