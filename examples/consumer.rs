@@ -31,8 +31,8 @@ fn handle(payload: &[u8], attempts: u64) -> Result<(), String> {
 fn tick(con: &mut Connection) -> RedisResult<()> {
     call::<()>(con, "RMQ.DELAYTICK app:delays app:payloads", 100)?;
     for (id, payload, queue) in call::<Vec<(String, Vec<u8>, String)>>(con, TIMEOUTS, (100, "CLAIM", LEASE_MS))? {
-        let message = (queue + ":processing", id, payload, 0);
-        call::<()>(con, "RMQ.RETRY app:payloads app:delays app:expires", message).ok(); // NOMSG: it was settled
+        let message = (queue + ":processing", id, payload, 0); // NOMSG, an error, if it was settled meanwhile
+        call::<()>(con, "RMQ.RETRY app:payloads app:delays app:expires", message).ok();
     }
     Ok(())
 }
