@@ -59,7 +59,7 @@ impl Command for Redrive {
             ("payload_map", payload_map.bytes()),
         ])?;
         let mut pending = DerivedLists::new(call, dlq, PENDING, Access::Insert);
-        let dlq_name = dlq.bytes();
+        let own_names = [dlq.bytes(), payload_map.bytes()];
         let mut dlq = ListKey::open(call, dlq, "dlq")?;
         let mut dlq_map = HashKey::open(call, dlq_map, "dlq_map")?;
         let mut payload_map = HashKey::open(call, payload_map, "payload_map")?;
@@ -82,8 +82,9 @@ impl Command for Redrive {
             let Some(queue) = dlq_map.get(queue_field.as_ref()) else {
                 continue;
             };
-            // A queue whose pending list is dlq itself would get its dead letters back for ever.
-            let circular = dlq_name.strip_suffix(PENDING) == Some(queue.bytes());
+            // A queue whose pending list is dlq would get its dead letters back for ever; one whose pending list is
+            // payload_map, which may be missing still, would make it a list.
+            let circular = own_names.map(|name| name.strip_suffix(PENDING)).contains(&Some(queue.bytes()));
             if circular || payload_map.has(id.as_ref()) {
                 continue;
             }
