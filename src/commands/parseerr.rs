@@ -159,8 +159,44 @@ impl Quarantine<'_> {
 
     /// The newest `max_count` remain, in the queue and in the map.
     fn trim(&mut self, call: &Call, max_count: usize) {
-        while self.queue.len() > max_count {
-            let excess = (self.queue.len() - max_count).min(TRIM_CHUNK);
+        if self.queue.len() <= max_count {
+            return;
+        }
+        // Ids whose record is gone would take the place of older records.
+        let holes = if self.queue.len() > self.map.len() {
+            self.holes_before(max_count)
+        } else {
+            Vec::new()
+        };
+        self.cut_to(call, max_count.saturating_add(holes.len()));
+        for (_, id) in &holes {
+            call.replicate_lrem(self.queue.name(), 1, id.as_ref());
+        }
+        if !holes.is_empty() {
+            let places: Vec<usize> = holes.iter().map(|(place, _)| *place).collect();
+            self.queue.remove_at(&places);
+            stats::add(Counter::Trimmed, holes.len());
+        }
+    }
+
+    /// Ids without record, from the left, until `count` with one are seen.
+    fn holes_before(&mut self, count: usize) -> Vec<(usize, OwnedStr)> {
+        let mut holes = Vec::new();
+        for place in 0..self.queue.len() {
+            if place - holes.len() == count {
+                break;
+            }
+            match self.queue.at(place) {
+                Some(id) if !self.map.has(id.as_ref()) => holes.push((place, id)),
+                _ => (),
+            }
+        }
+        holes
+    }
+
+    fn cut_to(&mut self, call: &Call, len: usize) {
+        while self.queue.len() > len {
+            let excess = (self.queue.len() - len).min(TRIM_CHUNK);
             let oldest: Vec<OwnedStr> = (0..excess).map_while(|_| self.queue.pop_right()).collect();
             let gone: Vec<StrRef> = oldest
                 .iter()
