@@ -148,7 +148,8 @@ impl Twins {
     }
 
     fn compare(&mut self) {
-        if self.script_server.digest() == self.module_server.digest() {
+        let digest = |con: &mut Connection| text(ok!(con, "DEBUG", "DIGEST"));
+        if digest(&mut self.script) == digest(&mut self.module) {
             return;
         }
         let (script, module) = (Snapshot::of(&mut self.script), Snapshot::of(&mut self.module));
