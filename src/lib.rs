@@ -40,4 +40,6 @@ pub(crate) const COMMANDS: &[Entry] = &[
     Entry::of::<delaytick::DelayTick>(),
     Entry::of::<timeouts::Timeouts>(),
     Entry::of::<parseerr::ParseErr>(),
+    #[cfg(feature = "panic-probe")]
+    Entry::of::<panic_probe::PanicProbe>(),
 ];

@@ -7,6 +7,8 @@ pub mod delaytick;
 pub mod extend;
 pub mod nack;
 pub mod nextdelay;
+#[cfg(feature = "panic-probe")]
+pub mod panic_probe;
 pub mod parseerr;
 pub mod publish;
 pub mod redrive;
