@@ -62,6 +62,8 @@ lease_of_reply() { sed -n 's/^ *3) "\(.*\)"$/\1/p' <<<"$reply"; }
 payloads=app:payloads pending=app:orders:pending processing=app:orders:processing
 expires=app:expires delays=app:delays
 
+say "A server of its own, on port $port: $(cli INFO server | sed -n 's/^\(redis\|valkey\)_version:/\1 /p' | tr -d '\r' | tail -n 1)"
+
 say 'One message: published, taken under a lease of 30 seconds, acknowledged.'
 show RMQ.PUBLISH $payloads $pending order-1 '{"total": 42}'
 show RMQ.RESERVE $pending $processing $payloads $expires 30000
