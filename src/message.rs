@@ -6,6 +6,7 @@ use smallvec::{smallvec, SmallVec};
 use crate::clock::Now;
 use crate::error::Error;
 use crate::locate::{self, Place, Reach};
+use crate::redis::key::End;
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
 
 pub const PENDING: &[u8] = b":pending";
@@ -76,6 +77,19 @@ pub fn remove_places<'a>(call: &Call, list: &mut ListKey, found: &[(usize, Place
 lazy_static::lazy_static! {
     /// Stands in a replica's list for a moment, within one transaction. No id is like it.
     static ref MARK: String = format!("rmq:removed:{:016x}", crate::id::random_bits());
+}
+
+/// Puts an id at the left of a list; if it may stand there already, it stands there once afterwards.
+pub fn push_once(call: &Call, list: &mut ListKey, id: StrRef, may_stand_already: bool) {
+    if may_stand_already {
+        match locate::find(list, id, None) {
+            Some(Place { index: 0, .. }) => return,
+            Some(place) => remove_from_list(call, list, place, id),
+            None => (),
+        }
+    }
+    list.push(End::Left, id);
+    call.replicate(c"LPUSH", list.name(), &[id]);
 }
 
 pub fn remove_from_zset(call: &Call, zset: &mut ZsetKey, id: StrRef) -> bool {
@@ -260,30 +274,33 @@ impl<'a> NewMessages<'a> {
                 ids.push(None);
                 continue;
             } else {
-                let attempts = attempts_field(id);
-                if payload_map.delete(attempts.as_ref()) {
-                    stale.push(attempts);
-                }
                 NewId::Given(id)
             };
             let field = queue_field(id.as_ref());
             payload_map.set(id.as_ref(), payload);
             payload_map.set(field.as_ref(), queue);
+            // After what is stored, so that the map does not become empty meanwhile.
+            if let NewId::Given(id) = id {
+                let attempts = attempts_field(id);
+                if payload_map.delete(attempts.as_ref()) {
+                    stale.push(attempts);
+                }
+            }
             own_fields.push(field);
             payloads.push(payload);
             ids.push(Some(id));
         }
         let new = NewMessages { ids };
-        if !stale.is_empty() {
-            let stale: Vec<StrRef> = stale.iter().map(OwnedStr::as_ref).collect();
-            call.replicate(c"HDEL", payload_map.name(), &stale);
-        }
         if !payloads.is_empty() {
             let mut stored: SmallVec<[StrRef; 4]> = SmallVec::with_capacity(4 * payloads.len());
             for ((id, payload), field) in new.stored().iter().zip(&payloads).zip(&own_fields) {
                 stored.extend([*id, *payload, field.as_ref(), queue]);
             }
             call.replicate(c"HSET", payload_map.name(), &stored);
+        }
+        if !stale.is_empty() {
+            let stale: Vec<StrRef> = stale.iter().map(OwnedStr::as_ref).collect();
+            call.replicate(c"HDEL", payload_map.name(), &stale);
         }
         new
     }

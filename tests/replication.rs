@@ -19,7 +19,8 @@ fn each_command_sends_exactly_its_plain_effects_in_one_transaction() {
         tap.commands_until_marker(&mut con);
         let now = server_time_ms(&mut con);
         HERE.run(&mut con, step);
-        HERE.assert_stream(&about, step, now, &tap.commands_until_marker(&mut con));
+        let sent = tap.commands_until_marker(&mut con);
+        HERE.assert_stream(&about, step, now, &sent);
     }
 }
 
@@ -358,6 +359,47 @@ fn what_is_written_survives_a_reload_and_a_rewrite_of_the_aof_in_the_middle_of_t
         let digest = server.digest();
         ok!(con, "DEBUG", "LOADAOF");
         assert_eq!(server.digest(), digest);
+    }
+}
+
+#[test]
+fn ids_scattered_over_a_long_list_with_duplicates_leave_the_same_list_on_a_replica() {
+    let server = Server::start();
+    let mut con = server.con();
+    let replica = Replica::of(&server);
+    let mut rng = Rng::seeded();
+    for round in 0..30 {
+        ok!(con, "DEL", "q:processing", "map", "exp", "delay");
+        let mut ids: Vec<String> = (0..700).map(|n| format!("id-{n}")).collect();
+        ids.extend((0..300).map(|n| format!("id-{}", n * 2)));
+        rng.shuffle(&mut ids);
+        ok!(con, "RPUSH", "q:processing", &ids);
+        let (mut deadlines, mut messages) = (Vec::new(), Vec::new());
+        for n in 0..700 {
+            deadlines.extend([rng.below(1000).to_string(), format!("id-{n}")]);
+            messages.extend([format!("id-{n}"), "x".into(), format!("id-{n}:queue"), "q".into()]);
+        }
+        ok!(con, "ZADD", "exp", deadlines);
+        ok!(con, "HSET", "map", messages);
+        ok!(
+            con,
+            "RMQ.RETRY",
+            "map",
+            "delay",
+            "exp",
+            "q:processing",
+            rng.pick(&ids),
+            "new",
+            1
+        );
+        let chosen: Vec<String> = (0..1 + rng.below(200)).map(|_| rng.pick(&ids).clone()).collect();
+        ok!(con, "RMQ.COMPLETE", "map", "q:processing", "exp", &chosen);
+        let batch = 1 + rng.below(300);
+        ok!(con, "RMQ.TIMEOUTS", "exp", "map", "*", batch);
+        replica.wait_synced();
+        assert_eq!(replica.digest(), server.digest(), "round {round}");
+        let left: Vec<String> = ask!(con, "LRANGE", "q:processing", 0, -1);
+        assert!(left.iter().all(|id| id.starts_with("id-")), "round {round}");
     }
 }
 

@@ -7,10 +7,8 @@
 
 use crate::args::{self, distinct_keys, writable_id, Opt};
 use crate::error::Error;
-use crate::locate;
-use crate::message::{open_optional_list, queue_field, remove_from_list, Working};
+use crate::message::{open_optional_list, push_once, queue_field, Working};
 use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
-use crate::redis::key::End;
 use crate::redis::{Call, HashKey, ListKey, StrRef, ZsetKey};
 use crate::stats::{self, Counter};
 use smallvec::SmallVec;
@@ -70,11 +68,7 @@ impl Command for DeadLetter {
 
         let field = queue_field(*id);
         let queue = working.queue_of(*id);
-        if dlq_map.has(*id) {
-            if let Some(place) = locate::find(&mut dlq, *id, None) {
-                remove_from_list(call, &mut dlq, place, *id);
-            }
-        }
+        let may_stand_already = dlq_map.has(*id);
         let mut stored: SmallVec<[StrRef; 4]> = SmallVec::new();
         dlq_map.set(*id, *payload);
         stored.extend([*id, *payload]);
@@ -83,8 +77,7 @@ impl Command for DeadLetter {
             stored.extend([field.as_ref(), queue.as_ref()]);
         }
         call.replicate(c"HSET", dlq_map.name(), &stored);
-        dlq.push(End::Left, *id);
-        call.replicate(c"LPUSH", dlq.name(), &[*id]);
+        push_once(call, &mut dlq, *id, may_stand_already);
         working.forget(call, std::slice::from_ref(id));
 
         stats::add(Counter::DeadLettered, 1);

@@ -7,11 +7,9 @@
 use crate::args;
 use crate::clock::Now;
 use crate::error::Error;
-use crate::locate;
-use crate::message::{open_optional_list, remove_from_list, Working};
+use crate::message::{open_optional_list, push_once, Working};
 use crate::record::ParseError;
 use crate::redis::command::{key, optional, required, server_has_field_expiry, Command, KeyUse, Kind, Spec};
-use crate::redis::key::End;
 use crate::redis::{log, Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
 use crate::settings;
 use crate::stats::{self, Counter};
@@ -129,15 +127,9 @@ impl Quarantine<'_> {
         // Without a record the id is not in the queue, unless records can go by themselves.
         let may_stand_already =
             self.map.has(id) || self.queue.len() != self.map.len() || self.map.may_hold_expiring_fields();
-        if may_stand_already {
-            if let Some(place) = locate::find(&mut self.queue, id, None) {
-                remove_from_list(call, &mut self.queue, place, id);
-            }
-        }
         self.map.set(id, record);
         call.replicate(c"HSET", self.map.name(), &[id, record]);
-        self.queue.push(End::Left, id);
-        call.replicate(c"LPUSH", self.queue.name(), &[id]);
+        push_once(call, &mut self.queue, id, may_stand_already);
     }
 
     /// Oldest first, ids whose record has expired leave the queue too.

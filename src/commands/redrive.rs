@@ -108,11 +108,14 @@ impl Command for Redrive {
             .iter()
             .enumerate()
             .all(|(count, left)| left.index + count + 1 == len);
-        let places: Vec<usize> = leaving.iter().rev().map(|left| left.index).collect();
-        dlq.remove_at(&places);
         if at_the_end && !leaving.is_empty() {
+            for _ in &leaving {
+                dlq.pop_right();
+            }
             call.replicate_number(c"RPOP", dlq.name(), leaving.len() as i64);
         } else {
+            let places: Vec<usize> = leaving.iter().rev().map(|left| left.index).collect();
+            dlq.remove_at(&places);
             for left in &leaving {
                 call.replicate_lrem(dlq.name(), -1, left.id.as_ref());
             }

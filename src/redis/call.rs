@@ -111,8 +111,10 @@ impl<'c> Call<'c> {
     pub fn fire_events(&self) {
         for event in self.events.take() {
             let name = event.name.as_ref();
-            for (class, word) in event.events.into_iter().flatten() {
-                self.notify(class, word, name);
+            for event in event.events.into_iter().flatten() {
+                for _ in 0..event.times {
+                    self.notify(event.class, event.word, name);
+                }
             }
             if event.emptied {
                 self.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);

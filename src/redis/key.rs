@@ -67,7 +67,14 @@ impl Name<'_> {
 }
 
 /// What the plain commands would have fired for one key.
-pub type KeyEvents = [Option<(c_int, &'static CStr)>; 3];
+pub type KeyEvents = [Option<KeyEvent>; 3];
+
+#[derive(Clone, Copy)]
+pub struct KeyEvent {
+    pub class: c_int,
+    pub word: &'static CStr,
+    pub times: usize,
+}
 
 struct Key<'c> {
     call: &'c Call<'c>,
@@ -121,19 +128,23 @@ impl<'c> Key<'c> {
         self.changed_as(self.kind.event_class(), event);
     }
 
-    fn changed_as(&mut self, class: c_int, event: &'static CStr) {
-        let event = (class, event);
-        for slot in &mut self.events {
-            match slot {
-                Some(seen) if *seen == event => return,
-                Some(_) => continue,
-                None => {
-                    *slot = Some(event);
-                    return;
-                }
-            }
-        }
-        debug_assert!(false, "a handle fires at most three kinds of event");
+    /// Once for many elements, as by a command that takes many.
+    fn changed_as(&mut self, class: c_int, word: &'static CStr) {
+        let times = &mut self.event(class, word).times;
+        *times = 1.max(*times);
+    }
+
+    /// Once for each element, as by a command that takes one.
+    fn changed_once_more(&mut self, word: &'static CStr) {
+        self.event(self.kind.event_class(), word).times += 1;
+    }
+
+    fn event(&mut self, class: c_int, word: &'static CStr) -> &mut KeyEvent {
+        let is_it = |slot: &Option<KeyEvent>| slot.map_or(true, |seen| seen.class == class && seen.word == word);
+        let slot = self.events.iter().position(is_it);
+        debug_assert!(slot.is_some(), "a handle fires at most three kinds of event");
+        let slot = slot.unwrap_or(self.events.len() - 1);
+        self.events[slot].get_or_insert(KeyEvent { class, word, times: 0 })
     }
 
     /// Closes and opens again, which drops the iterator that the server keeps in the handle.
@@ -472,7 +483,7 @@ impl ListKey<'_> {
             // SAFETY: the key is open for writing; an index out of range is refused by the server.
             let status = unsafe { api!(RedisModule_ListDelete(self.key.raw.as_ptr(), index as i64)) };
             if status == raw::REDISMODULE_OK as c_int {
-                self.key.changed(c"lrem");
+                self.key.changed_once_more(c"lrem");
             }
             self.key.position = Some(index);
         }

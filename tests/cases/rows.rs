@@ -63,7 +63,7 @@ pub const ROWS: &[Row] = &[
         effect: step(
             "RMQ.COMPLETE @map @q:processing @exp a",
             "OK",
-            &["ZREM @exp a", "LREM @q:processing -1 a", "HDEL @map a a:queue"],
+            &["LREM @q:processing -1 a", "ZREM @exp a", "HDEL @map a a:queue"],
         ),
         idle: step("RMQ.COMPLETE @map @q:processing @exp none", "OK", &[]),
         more: &[
@@ -74,9 +74,9 @@ pub const ROWS: &[Row] = &[
                     "RMQ.COMPLETE @map @q:processing @exp b none a",
                     "OK",
                     &[
-                        "ZREM @exp b a",
                         "LREM @q:processing -1 a",
                         "LREM @q:processing -1 b",
+                        "ZREM @exp b a",
                         "HDEL @map b b:queue a a:queue",
                     ],
                 ),
@@ -87,7 +87,7 @@ pub const ROWS: &[Row] = &[
                 step(
                     "RMQ.COMPLETE @map @q:processing @exp a",
                     "OK",
-                    &["ZREM @exp a", "LREM @q:processing -1 a", "HDEL @map a a:queue"],
+                    &["LREM @q:processing -1 a", "ZREM @exp a", "HDEL @map a a:queue"],
                 ),
             ),
             example(
@@ -280,8 +280,8 @@ pub const ROWS: &[Row] = &[
             &[
                 "HSET @errors a <json>",
                 "LPUSH @error-ids a",
-                "ZREM @exp a",
                 "LREM @q:processing -1 a",
+                "ZREM @exp a",
                 "HDEL @map a a:queue",
             ],
         ),
@@ -297,7 +297,16 @@ pub const ROWS: &[Row] = &[
                 step(
                     "RMQ.PARSEERR @errors @error-ids @q:processing @exp @map a pa topic boom 123",
                     "OK",
-                    &["LREM @error-ids -1 a", "HSET @errors a <json>", "LPUSH @error-ids a"],
+                    &["HSET @errors a <json>", "LREM @error-ids -1 a", "LPUSH @error-ids a"],
+                ),
+            ),
+            example(
+                "an id that stands at the head already stays there",
+                &["HSET @errors a old", "RPUSH @error-ids a"],
+                step(
+                    "RMQ.PARSEERR @errors @error-ids @q:processing @exp @map a pa topic boom 123",
+                    "OK",
+                    &["HSET @errors a <json>"],
                 ),
             ),
             example(
@@ -368,8 +377,8 @@ pub const ROWS: &[Row] = &[
                     "RMQ.PUBLISH @map @q:pending n pn",
                     "n",
                     &[
-                        "HDEL @map n:attempts",
                         "HSET @map n pn n:queue @q",
+                        "HDEL @map n:attempts",
                         "LPUSH @q:pending n",
                     ],
                 ),
@@ -477,7 +486,7 @@ pub const ROWS: &[Row] = &[
         effect: step(
             "RMQ.ACK @map @q:processing @exp a 1000.5",
             "1",
-            &["ZREM @exp a", "LREM @q:processing -1 a", "HDEL @map a a:queue"],
+            &["LREM @q:processing -1 a", "ZREM @exp a", "HDEL @map a a:queue"],
         ),
         idle: step("RMQ.ACK @map @q:processing @exp a 1000 none 1", "0", &[]),
         more: &[example(
@@ -487,9 +496,9 @@ pub const ROWS: &[Row] = &[
                 "RMQ.ACK @map @q:processing @exp b 2000.5 a 1000.5 none 5",
                 "2",
                 &[
-                    "ZREM @exp b a",
                     "LREM @q:processing -1 a",
                     "LREM @q:processing -1 b",
+                    "ZREM @exp b a",
                     "HDEL @map b b:queue a a:queue",
                 ],
             ),
@@ -558,8 +567,8 @@ pub const ROWS: &[Row] = &[
             &[
                 "HSET @dead a last a:queue @q",
                 "LPUSH @dead-ids a",
-                "ZREM @exp a",
                 "LREM @q:processing -1 a",
+                "ZREM @exp a",
                 "HDEL @map a a:queue",
             ],
         ),
@@ -580,11 +589,20 @@ pub const ROWS: &[Row] = &[
                     "RMQ.DEADLETTER @dead @dead-ids @exp @map @q:processing a last topic",
                     "OK",
                     &[
-                        "LREM @dead-ids -1 a",
                         "HSET @dead a last a:queue @q",
+                        "LREM @dead-ids -1 a",
                         "LPUSH @dead-ids a",
                         "HDEL @map a a:queue",
                     ],
+                ),
+            ),
+            example(
+                "an id that stands first among the dead letters stays there",
+                &["HSET @map a pa a:queue @q", "HSET @dead a old", "RPUSH @dead-ids a"],
+                step(
+                    "RMQ.DEADLETTER @dead @dead-ids @exp @map @q:processing a last",
+                    "OK",
+                    &["HSET @dead a last a:queue @q", "HDEL @map a a:queue"],
                 ),
             ),
             example(
