@@ -1,0 +1,103 @@
+//! Connections for workers: to one server, or to whichever node of a cluster owns the namespace.
+
+use super::Link;
+use crate::common::{error_text, top_error};
+use redis::{Cmd, Connection, ConnectionLike, RedisResult, Value};
+use std::collections::HashMap;
+use std::time::Duration;
+
+/// How long WAIT waits for a replica.
+const WAIT_MS: usize = 300;
+
+/// A connection to one server. With `replicas` above 0 a reply counts when so many replicas have it.
+pub struct Single {
+    con: Connection,
+    replicas: usize,
+}
+
+impl Single {
+    pub fn new(con: Connection, replicas: usize) -> Box<dyn Link> {
+        Box::new(Single { con, replicas })
+    }
+}
+
+impl Link for Single {
+    fn call(&mut self, command: &Cmd) -> RedisResult<Value> {
+        top_error(self.con.req_command(command))
+    }
+
+    fn confirmed(&mut self) -> bool {
+        self.replicas == 0 || replicas_have_it(&mut self.con, self.replicas)
+    }
+}
+
+fn replicas_have_it(con: &mut Connection, replicas: usize) -> bool {
+    let have: RedisResult<usize> = redis::cmd("WAIT").arg(replicas).arg(WAIT_MS).query(con);
+    have.is_ok_and(|have| have >= replicas)
+}
+
+/// A connection to the node that owns a namespace: it follows MOVED and ASK, and waits for a replica of that node.
+pub struct Routed {
+    cons: HashMap<u16, Connection>,
+    owner: u16,
+    last: u16,
+}
+
+impl Routed {
+    /// Starts at any node.
+    pub fn new(port: u16) -> Box<dyn Link> {
+        Box::new(Routed {
+            cons: HashMap::new(),
+            owner: port,
+            last: port,
+        })
+    }
+
+    fn con(&mut self, port: u16) -> RedisResult<&mut Connection> {
+        use std::collections::hash_map::Entry;
+        match self.cons.entry(port) {
+            Entry::Occupied(entry) => Ok(entry.into_mut()),
+            Entry::Vacant(entry) => {
+                let client = redis::Client::open(format!("redis://127.0.0.1:{port}"))?;
+                let con = client.get_connection_with_timeout(Duration::from_secs(2))?;
+                con.set_read_timeout(Some(Duration::from_secs(30)))?;
+                Ok(entry.insert(con))
+            }
+        }
+    }
+}
+
+impl Link for Routed {
+    fn call(&mut self, command: &Cmd) -> RedisResult<Value> {
+        const REDIRECTIONS: usize = 5;
+        let (mut port, mut asking) = (self.owner, false);
+        for _ in 0..REDIRECTIONS {
+            self.last = port;
+            let con = self.con(port)?;
+            if asking {
+                top_error(con.req_command(&redis::cmd("ASKING")))?;
+            }
+            let error = match top_error(con.req_command(command)) {
+                Ok(value) => return Ok(value),
+                Err(error) => error,
+            };
+            let text = error_text(&error);
+            // 'MOVED 3999 127.0.0.1:6381'
+            let target = text.rsplit(':').next().and_then(|port| port.parse().ok());
+            match (text.split(' ').next(), target) {
+                (Some("MOVED"), Some(target)) => {
+                    (port, asking) = (target, false);
+                    self.owner = target;
+                }
+                (Some("ASK"), Some(target)) => (port, asking) = (target, true),
+                _ => return Err(error),
+            }
+        }
+        Err((redis::ErrorKind::Io, "too many redirections").into())
+    }
+
+    fn confirmed(&mut self) -> bool {
+        let last = self.last;
+        self.con(last).is_ok_and(|con| replicas_have_it(con, 1))
+    }
+}
