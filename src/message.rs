@@ -139,11 +139,13 @@ pub fn forget_payloads(call: &Call, payload_map: &mut HashKey, ids: &[StrRef], m
     own_fields.extend(ids.iter().map(|id| [queue_field(*id), attempts_field(*id)]));
     let mut gone: SmallVec<[StrRef; 3]> = SmallVec::new();
     for (index, (id, [queue, attempts])) in ids.iter().zip(&own_fields).enumerate() {
+        let fields = [*id, queue.as_ref(), attempts.as_ref()];
         let before = gone.len();
-        for field in [*id, queue.as_ref(), attempts.as_ref()] {
-            if payload_map.delete(field) {
-                gone.push(field);
-            }
+        if call.has_listeners() {
+            gone.extend(fields.into_iter().filter(|field| payload_map.delete(*field)));
+        } else if payload_map.delete_three(fields) > 0 {
+            // Which of them were there, nobody wants to know.
+            gone.extend(fields);
         }
         if gone.len() > before {
             forgot(index);

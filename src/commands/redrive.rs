@@ -84,7 +84,9 @@ impl Command for Redrive {
             };
             // A queue whose pending list is dlq would get its dead letters back for ever; one whose pending list is
             // payload_map, which may be missing still, would make it a list.
-            let circular = own_names.map(|name| name.strip_suffix(PENDING)).contains(&Some(queue.bytes()));
+            let circular = own_names
+                .map(|name| name.strip_suffix(PENDING))
+                .contains(&Some(queue.bytes()));
             if circular || payload_map.has(id.as_ref()) {
                 continue;
             }

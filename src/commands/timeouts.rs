@@ -64,10 +64,8 @@ impl Command for Timeouts {
         let mut orphans: Vec<OwnedStr> = Vec::new();
         let mut skipped = 0;
         expire_monitor.up_to(target_time, |id, _| {
-            let payload = payload_map.get(id.as_ref());
-            let queue = payload_map.get(queue_field(id.as_ref()).as_ref());
-            match (payload, queue) {
-                (Some(payload), Some(queue)) => match processing.find(queue)? {
+            match payload_map.get_two(id.as_ref(), queue_field(id.as_ref()).as_ref()) {
+                [Some(payload), Some(queue)] => match processing.find(queue)? {
                     queue if processing.is_list(queue) => expired.push(Expired {
                         id,
                         payload,

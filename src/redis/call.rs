@@ -2,7 +2,7 @@
 //! queued by the server until the command ends. Events are queued here until every key handle is closed, because a
 //! listener may write to the keys it hears of.
 
-use std::cell::RefCell;
+use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, CStr, CString};
 use std::sync::atomic::{AtomicBool, Ordering};
 
@@ -11,6 +11,7 @@ use smallvec::SmallVec;
 
 use super::api::api;
 use super::key::KeyEvents;
+use super::listeners;
 use super::{OwnedStr, StrRef};
 use crate::error::Error;
 
@@ -18,6 +19,8 @@ pub struct Call<'c> {
     ctx: *mut raw::RedisModuleCtx,
     args: &'c [StrRef<'c>],
     events: RefCell<SmallVec<[Event; 5]>>,
+    /// The server knows that this call has changed something.
+    counted_as_change: Cell<bool>,
 }
 
 /// A key that changed, and what the plain commands would have told about it.
@@ -40,6 +43,7 @@ impl<'c> Call<'c> {
             // A StrRef is a non-null string pointer, and that is what argv holds.
             args: std::slice::from_raw_parts(argv.cast::<StrRef<'c>>(), argc as usize),
             events: RefCell::default(),
+            counted_as_change: Cell::new(false),
         }
     }
 
@@ -57,6 +61,7 @@ impl<'c> Call<'c> {
                 ctx,
                 args: &[],
                 events: RefCell::default(),
+                counted_as_change: Cell::new(false),
             };
         }
         Call::new(ctx, argv, argc)
@@ -101,9 +106,6 @@ impl<'c> Call<'c> {
     // ---- effects
 
     pub(super) fn key_changed(&self, event: Event) {
-        // Clients that watch or cache the key hear of it at once.
-        // SAFETY: context and name are alive.
-        unsafe { api!(RedisModule_SignalModifiedKey(self.ctx, event.name.as_ref().raw())) };
         self.events.borrow_mut().push(event);
     }
 
@@ -134,8 +136,27 @@ impl<'c> Call<'c> {
         };
     }
 
+    /// Whether anybody hears of effects.
+    pub fn has_listeners(&self) -> bool {
+        listeners::anybody(self.ctx)
+    }
+
+    /// Something has changed. True if the effect has to be made; where nobody hears of it, the server is told once that
+    /// there was one, since it counts changes for its save points.
+    fn effect_is_heard(&self) -> bool {
+        let heard = self.has_listeners();
+        if !heard && !self.counted_as_change.replace(true) {
+            // SAFETY: the context is alive. Nobody gets the command; only the change is counted.
+            unsafe { api!(RedisModule_ReplicateVerbatim(self.ctx)) };
+        }
+        heard
+    }
+
     /// Sends `command key arguments…` to replicas and the AOF.
     pub fn replicate(&self, command: &CStr, key: StrRef, arguments: &[StrRef]) {
+        if !self.effect_is_heard() {
+            return;
+        }
         // SAFETY: "sv" is one string, then a pointer to strings with their number; a StrRef is such a pointer. The
         // server takes its own references.
         unsafe {
@@ -152,6 +173,9 @@ impl<'c> Call<'c> {
 
     /// Sends `LREM key count element`.
     pub fn replicate_lrem(&self, key: StrRef, count: i64, element: StrRef) {
+        if !self.effect_is_heard() {
+            return;
+        }
         // SAFETY: "sls" is a string, a long long and a string.
         unsafe {
             api!(RedisModule_Replicate(
@@ -167,6 +191,9 @@ impl<'c> Call<'c> {
 
     /// Sends `LSET key index element`.
     pub fn replicate_lset(&self, key: StrRef, index: usize, element: StrRef) {
+        if !self.effect_is_heard() {
+            return;
+        }
         // SAFETY: "sls" is a string, a long long and a string.
         unsafe {
             api!(RedisModule_Replicate(
@@ -182,6 +209,9 @@ impl<'c> Call<'c> {
 
     /// Sends `command key number`.
     pub fn replicate_number(&self, command: &CStr, key: StrRef, number: i64) {
+        if !self.effect_is_heard() {
+            return;
+        }
         // SAFETY: "sl" is a string and a long long.
         unsafe {
             api!(RedisModule_Replicate(
@@ -230,6 +260,9 @@ impl<'c> Call<'c> {
             )));
             if !reply.is_array() {
                 return false;
+            }
+            if !self.effect_is_heard() {
+                return true;
             }
             api!(RedisModule_Replicate(
                 self.ctx,

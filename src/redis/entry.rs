@@ -10,7 +10,8 @@ use redis_module::raw;
 use super::api;
 use super::call::Call;
 use super::command::{self, Command};
-use super::{config, info, log};
+use super::key::signal_on_close;
+use super::{config, info, listeners, log};
 use crate::error::Error;
 use crate::stats::{self, Counter};
 
@@ -157,18 +158,10 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     // SAFETY: context and arguments are the server's, and outlive this frame.
     let call = unsafe { Call::load(ctx, argv, argc) };
     let loaded = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the context is that of the load. Implicit signals are off: handles tell what they changed. The
-        // module keeps no data of its own, so a load that fails or runs aside the old data set cannot confuse it.
-        unsafe {
-            api::api!(RedisModule_SetModuleOptions(
-                ctx,
-                (raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
-                    | NO_IMPLICIT_SIGNAL_MODIFIED
-                    | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD) as c_int
-            ));
-        }
+        signal_on_close(ctx, false);
         call.remember_cluster_mode();
         config::register(&call)?;
+        listeners::watch(ctx)?;
         command::look_for_field_expiry(ctx);
         command::register(ctx, crate::COMMANDS)?;
         info::register(ctx)
@@ -185,9 +178,6 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         }
     }
 }
-
-/// `REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED` of the C header, a shift in brackets that bindgen leaves out.
-const NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
 
 /// On a server that is too old. Not through `log`: that function allocates, and may itself be what is missing.
 fn log_refusal(ctx: *mut raw::RedisModuleCtx, function: &'static str) {

@@ -1,6 +1,6 @@
 //! Typed key handles. A handle opens its key once, checks the type once, and closes it on drop. It opens for writing
-//! but promises the server nothing: the module runs with implicit signals switched off, and a handle that changed its
-//! key says so itself, so a call that changes nothing breaks no WATCH and fires no event.
+//! but promises the server nothing: only a handle that did change its key says so when it is closed, so a call that
+//! changes nothing breaks no WATCH and fires no event.
 //!
 //! One call never holds two handles on one key: a write through one would leave the other dangling. Commands see to
 //! that by refusing the same name in two roles.
@@ -166,9 +166,14 @@ impl Drop for Key<'_> {
     fn drop(&mut self) {
         let changed = self.events[0].is_some();
         let emptied = changed && !self.exists();
+        // Clients that watch or cache the key hear of the change as it is closed.
+        if changed {
+            signal_on_close(self.call.ctx(), true);
+        }
         // SAFETY: the key is open, and nothing uses it after this.
         unsafe { api!(RedisModule_CloseKey(self.raw.as_ptr())) };
         if changed {
+            signal_on_close(self.call.ctx(), false);
             self.call.key_changed(Event {
                 name: OwnedStr::retain(self.name()),
                 events: self.events,
@@ -177,6 +182,23 @@ impl Drop for Key<'_> {
         }
     }
 }
+
+/// Whether the server takes a key that was open for writing as changed when it is closed. Off but for the moment in
+/// which a handle that did change its key is closed. (To signal by a call of its own costs a look-up of the key.)
+pub(super) fn signal_on_close(ctx: *mut raw::RedisModuleCtx, on: bool) {
+    // The module keeps no data of its own, so a load that fails or runs beside the old data set cannot confuse it.
+    let always = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
+    let options = if on {
+        always
+    } else {
+        always | NO_IMPLICIT_SIGNAL_MODIFIED
+    };
+    // SAFETY: the context is alive; the call stores a number in the module's own record.
+    unsafe { api!(RedisModule_SetModuleOptions(ctx, options as c_int)) };
+}
+
+/// `REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED` of the C header, a shift in brackets that bindgen leaves out.
+const NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
 
 macro_rules! typed_handle {
     ($handle:ident, $kind:expr) => {
@@ -235,6 +257,24 @@ impl HashKey<'_> {
         }
     }
 
+    pub fn get_two(&self, one: StrRef, two: StrRef) -> [Option<OwnedStr>; 2] {
+        let mut values: [*mut raw::RedisModuleString; 2] = [null_mut(); 2];
+        let [first, second] = &mut values;
+        // SAFETY: as in `get`, for two fields.
+        unsafe {
+            api!(RedisModule_HashGet(
+                self.key.raw.as_ptr(),
+                raw::REDISMODULE_HASH_NONE as c_int,
+                one.raw(),
+                first as *mut *mut raw::RedisModuleString,
+                two.raw(),
+                second as *mut *mut raw::RedisModuleString,
+                null_mut::<raw::RedisModuleString>(),
+            ));
+            values.map(|value| OwnedStr::take(value))
+        }
+    }
+
     pub fn has(&self, field: StrRef) -> bool {
         let mut found: c_int = 0;
         // SAFETY: as in `get`; with HASH_EXISTS the out pointer is an int.
@@ -263,6 +303,31 @@ impl HashKey<'_> {
             ));
         }
         self.key.changed(c"hset");
+    }
+
+    /// How many of the fields were there.
+    pub fn delete_three(&mut self, [one, two, three]: [StrRef; 3]) -> usize {
+        if !self.key.exists() {
+            return 0;
+        }
+        // SAFETY: as in `delete`, for three fields.
+        let deleted = unsafe {
+            api!(RedisModule_HashSet(
+                self.key.raw.as_ptr(),
+                raw::REDISMODULE_HASH_NONE as c_int,
+                one.raw(),
+                HASH_DELETE,
+                two.raw(),
+                HASH_DELETE,
+                three.raw(),
+                HASH_DELETE,
+                null_mut::<raw::RedisModuleString>(),
+            ))
+        };
+        if deleted > 0 {
+            self.key.changed(c"hdel");
+        }
+        usize::try_from(deleted).unwrap_or(0)
     }
 
     /// Whether the field was there.

@@ -11,6 +11,7 @@ pub mod config;
 mod entry;
 pub mod info;
 pub mod key;
+mod listeners;
 pub mod log;
 pub mod string;
 

@@ -5,7 +5,6 @@ use std::marker::PhantomData;
 use std::ptr::NonNull;
 
 use redis_module::raw;
-use smallvec::SmallVec;
 
 use super::api::api;
 
@@ -71,10 +70,15 @@ impl OwnedStr {
 
     /// `head` and `tail` in one string, such as an id and `:queue`.
     pub fn concat(head: &[u8], tail: &[u8]) -> Self {
-        let mut bytes: SmallVec<[u8; 256]> = SmallVec::with_capacity(head.len() + tail.len());
-        bytes.extend_from_slice(head);
-        bytes.extend_from_slice(tail);
-        OwnedStr::new(&bytes)
+        const ROOM: usize = 192;
+        let len = head.len() + tail.len();
+        if len > ROOM {
+            return OwnedStr::new(&[head, tail].concat());
+        }
+        let mut bytes = [0; ROOM];
+        bytes[..head.len()].copy_from_slice(head);
+        bytes[head.len()..len].copy_from_slice(tail);
+        OwnedStr::new(&bytes[..len])
     }
 
     /// # Safety

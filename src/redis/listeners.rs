@@ -1,0 +1,85 @@
+//! Does anybody hear of effects? Without a replica, a replication backlog and an AOF the server throws every effect
+//! away, after the module has paid for making it: a third of the cost of a small command. So the module asks once, and
+//! asks again after every event behind which a listener may have come.
+//!
+//! Why no effect is missed: a replica starts from a snapshot, and an AOF that is switched on from a rewrite; for both
+//! the server forks, which is such an event, before it runs the next command. What happened before the fork is in the
+//! snapshot. A replica that needs no snapshot needs a backlog that is there already; besides a replica's arrival, a
+//! backlog comes only with a change of role or with the loading of data, which are such events too. In a cluster, where
+//! slots move by ways of their own, somebody always listens.
+
+use std::ffi::{c_int, c_void};
+use std::sync::atomic::{AtomicU8, Ordering};
+
+use redis_module::raw;
+
+use super::api::api;
+use super::call::in_cluster;
+
+const UNKNOWN: u8 = 0;
+const NOBODY: u8 = 1;
+const SOMEBODY: u8 = 2;
+
+static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
+
+/// From now on, events make the module ask again.
+pub(super) fn watch(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
+    STATE.store(UNKNOWN, Ordering::Relaxed);
+    for id in [
+        raw::REDISMODULE_EVENT_FORK_CHILD,
+        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
+        raw::REDISMODULE_EVENT_REPLICA_CHANGE,
+        raw::REDISMODULE_EVENT_LOADING,
+    ] {
+        let event = raw::RedisModuleEvent { id, dataver: 1 };
+        // SAFETY: the context is that of the load; the callback is a function of this module.
+        let status = unsafe { api!(RedisModule_SubscribeToServerEvent(ctx, event, Some(on_event))) };
+        if status != raw::REDISMODULE_OK as c_int {
+            return Err(format!("the server does not tell of event {id}"));
+        }
+    }
+    Ok(())
+}
+
+unsafe extern "C" fn on_event(
+    _ctx: *mut raw::RedisModuleCtx,
+    _event: raw::RedisModuleEvent,
+    _subevent: u64,
+    _data: *mut c_void,
+) {
+    STATE.store(UNKNOWN, Ordering::Relaxed);
+}
+
+pub(super) fn anybody(ctx: *mut raw::RedisModuleCtx) -> bool {
+    match STATE.load(Ordering::Relaxed) {
+        NOBODY => false,
+        SOMEBODY => true,
+        _ => {
+            let nobody = !in_cluster() && nobody_now(ctx);
+            STATE.store(if nobody { NOBODY } else { SOMEBODY }, Ordering::Relaxed);
+            !nobody
+        }
+    }
+}
+
+/// Only if the server says so in every respect.
+fn nobody_now(ctx: *mut raw::RedisModuleCtx) -> bool {
+    // SAFETY: the context is that of the running command; the data are freed below, and its fields read before.
+    unsafe {
+        let flags = api!(RedisModule_GetContextFlags(ctx));
+        let must_be_off = (raw::REDISMODULE_CTX_FLAGS_AOF | raw::REDISMODULE_CTX_FLAGS_SLAVE) as c_int;
+        let info = api!(RedisModule_GetServerInfo(ctx, c"replication".as_ptr()));
+        let is_zero = |field: &std::ffi::CStr| {
+            let mut failed: c_int = 0;
+            let value = api!(RedisModule_ServerInfoGetFieldUnsigned(
+                info,
+                field.as_ptr(),
+                &mut failed
+            ));
+            failed == raw::REDISMODULE_OK as c_int && value == 0
+        };
+        let quiet = flags & must_be_off == 0 && is_zero(c"connected_slaves") && is_zero(c"repl_backlog_active");
+        api!(RedisModule_FreeServerInfo(ctx, info));
+        quiet
+    }
+}
