@@ -105,6 +105,28 @@ fn assert_settled(server: &Server) {
 }
 
 #[test]
+fn before_and_after_differ_only_in_the_name_of_the_command() {
+    let server = Server::start();
+    let lines = page("README.md").block("diff");
+    let mut scripts = 0;
+    let mut before = None;
+    for line in lines.lines() {
+        if let Some(call) = line.strip_prefix("-EVALSHA <sha> ") {
+            before = call.split_once(' ');
+        } else if let Some(call) = line.strip_prefix('+') {
+            let (keys, arguments) = before.take().expect("a line before");
+            let command: Vec<&str> = call.split(' ').collect();
+            assert_eq!(command[1..].join(" "), arguments);
+            let named: Vec<String> = ask!(server.con(), "COMMAND", "GETKEYS", command.as_slice());
+            assert_eq!(named.len().to_string(), keys, "{call}");
+            assert_eq!(named, command[1..=named.len()], "{call}");
+            scripts += 1;
+        }
+    }
+    assert_eq!(scripts, 7);
+}
+
+#[test]
 fn the_demo_shows_every_command_of_the_scripts_and_ends_well() {
     let demo = Command::new("bash")
         .arg(in_repository("scripts/demo.sh"))
