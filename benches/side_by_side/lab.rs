@@ -5,7 +5,7 @@ use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use super::client::{drive, Conn, Prepared, Run, Script, Wire};
-use super::common::{self, ask, ok, Peer, Server};
+use super::common::{self, ask, deadline, eventually, ok, Peer, Server};
 use super::workload::{Scripts, Workload};
 
 pub struct Lab {
@@ -114,6 +114,14 @@ impl Lab {
         usec as f64
     }
 
+    /// Every message of the lives that were measured has been settled.
+    pub fn assert_settled(&mut self, lists_and_maps: &[&str], stream: &str) {
+        let left: usize = ask!(self.admin, "EXISTS", lists_and_maps);
+        assert_eq!(left, 0, "some of {lists_and_maps:?} are left");
+        let left: usize = ask!(self.admin, "XLEN", stream);
+        assert_eq!(left, 0, "entries are left in {stream}");
+    }
+
     /// `operations` from `connections` connections, `pipeline` at a time; then what they took is put back.
     pub fn end_to_end(
         &mut self,
@@ -165,6 +173,12 @@ impl Lab {
         bytes as f64 / operations as f64
     }
 
+    /// The snapshot for a replica that has just attached is done; until then FLUSHALL would break it off.
+    pub fn wait_for_snapshot(&self) {
+        let done = || self.server.info("persistence")["rdb_bgsave_in_progress"] == "0";
+        assert!(eventually(deadline(), done), "the snapshot ends");
+    }
+
     fn replication_offset(&self) -> u64 {
         let info = self.server.info("replication");
         assert_eq!(info["connected_slaves"], "1", "a replica listens");
@@ -194,6 +208,13 @@ impl EndToEnd {
             cpu_us: cpu_seconds * 1e6 / count as f64,
             busy: cpu_seconds / seconds,
         }
+    }
+
+    /// The same for operations of several messages each; latencies stay those of the operation.
+    pub fn per_message(mut self, messages: usize) -> EndToEnd {
+        self.per_second *= messages as f64;
+        self.cpu_us /= messages as f64;
+        self
     }
 
     /// The median of each figure.

@@ -25,8 +25,9 @@ const EXPIRES: &str = "mx-rmq:expires";
 const QUEUE: &str = "mx-rmq:orders";
 const PENDING: &str = "mx-rmq:orders:pending";
 const PROCESSING: &str = "mx-rmq:orders:processing";
-const STREAM: &str = "mx-rmq:orders:stream";
+pub const STREAM: &str = "mx-rmq:orders:stream";
 const GROUP: &str = "workers";
+pub const LISTS_AND_MAPS: [&str; 4] = [PAYLOADS, EXPIRES, PENDING, PROCESSING];
 
 impl System {
     pub fn counted(self) -> &'static [&'static str] {

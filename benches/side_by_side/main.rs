@@ -1,137 +1,504 @@
-mod client;
+//! RMQ beside the Lua scripts that it replaces and the plain commands that it stands for, in one interleaved run:
+//! within a round every contender is measured once, so that noise hits all alike, and a figure is the median of the
+//! rounds. `make bench` runs it and writes docs/performance.md; with QUICK=1 it measures less and only prints.
+//! RMQ_BENCH_DOCS names another folder than docs.
+
 #[path = "../../tests/common/mod.rs"]
 mod common;
+
+mod client;
 mod lab;
 mod life;
+mod plot;
+mod report;
 mod workload;
-use lab::*;
-use std::time::Duration;
-use workload::*;
-fn main() {
-    if std::env::var_os("RMQ_SERVER").is_none() {
-        std::env::set_var(
-            "RMQ_SERVER",
-            concat!(env!("CARGO_MANIFEST_DIR"), "/.servers/redis-8/bin/redis-server"),
-        );
-    }
-    let mut lab = Lab::start();
-    let vs = [Variant::Lua, Variant::Native, Variant::Plain];
-    let b = Duration::from_millis(60);
-    fn show(n: &str, c: &[Vec<f64>]) {
-        let m: Vec<f64> = c.iter().map(|c| median(c)).collect();
-        println!(
-            "{n:40} Lua {:9.2} native {:8.2} plain {:8.2} | x{:.1} | {:.2}",
-            m[0],
-            m[1],
-            m[2],
-            m[0] / m[1],
-            m[1] / m[2]
-        );
-    }
-    for size in [100, 1000, 10_000, 100_000] {
-        let mut works: Vec<Settle> = vs
-            .iter()
-            .map(|v| Settle::new(What::Complete, *v, 1, size, &lab.scripts))
-            .collect();
-        for w in &mut works {
-            lab.fill(|x| w.fill(x));
+
+use std::path::PathBuf;
+use std::time::{Duration, Instant};
+
+use client::Wire;
+use common::process::in_repository;
+use common::ReplicaTap;
+use lab::{median, EndToEnd, Lab, CLIENTS};
+use life::{publish_beforehand, Life, System};
+use report::{Bytes, Cost, Lived, Results, Seen};
+use workload::{Order, Settle, Stuck, Tick, Variant, What, Workload};
+
+const THREE: [Variant; 3] = [Variant::Lua, Variant::Native, Variant::Plain];
+const FOUR: [Variant; 4] = [Variant::Lua, Variant::Native, Variant::Plain, Variant::Variadic];
+
+/// Connections and pipeline.
+const ALL_WAYS: &[(usize, usize)] = &[(1, 1), (1, 16), (CLIENTS, 1), (CLIENTS, 16)];
+/// For calls of so many messages that 800 of them in flight would need millions of messages.
+const FEW_IN_FLIGHT: &[(usize, usize)] = &[(1, 1), (1, 16), (CLIENTS, 1)];
+const ONE_BY_ONE: &[(usize, usize)] = &[(1, 1)];
+
+/// How much is measured.
+struct Plan {
+    quick: bool,
+    rounds: usize,
+    /// For one contender in one round, server side and end to end.
+    server_side: Duration,
+    end_to_end: Duration,
+    sizes: &'static [usize],
+}
+
+impl Plan {
+    fn from_environment() -> Plan {
+        if std::env::var("QUICK").is_ok_and(|value| !value.is_empty() && value != "0") {
+            Plan {
+                quick: true,
+                rounds: 3,
+                server_side: Duration::from_millis(15),
+                end_to_end: Duration::from_millis(25),
+                sizes: &[100, 1000, 10_000],
+            }
+        } else {
+            Plan {
+                quick: false,
+                rounds: 5,
+                server_side: Duration::from_millis(80),
+                end_to_end: Duration::from_millis(80),
+                sizes: &[100, 1000, 10_000, 100_000],
+            }
         }
-        for order in [Order::OldestFirst, Order::NewestFirst, Order::Random] {
-            let mut c = vec![vec![]; 3];
-            for _ in 0..5 {
-                for (i, w) in works.iter_mut().enumerate() {
-                    w.order = order;
-                    c[i].push(lab.server_cost(w, b));
+    }
+}
+
+fn main() {
+    choose_server();
+    let plan = Plan::from_environment();
+    let started = Instant::now();
+    let mut bench = Bench {
+        lab: Lab::start(),
+        results: Results::default(),
+        started,
+        plan,
+    };
+    let about = report::About::this_run(&bench.lab.server, bench.plan.rounds);
+    println!("{}\n", about.line());
+    bench.complete();
+    bench.complete_many();
+    bench.retry();
+    bench.parse_error();
+    bench.delay_tick();
+    bench.timeouts();
+    bench.lives();
+    bench.replica_bytes();
+
+    let report = report::Report {
+        about: &about,
+        results: &bench.results,
+    };
+    println!("\n{}", report.tables());
+    println!("{}", report.targets());
+    let seconds = started.elapsed().as_secs();
+    if bench.plan.quick {
+        println!("A short run of {seconds} s: docs/performance.md stays as it is. Without QUICK=1 it is written.");
+    } else {
+        let folder = std::env::var_os("RMQ_BENCH_DOCS").map_or_else(|| in_repository("docs"), PathBuf::from);
+        report.write_docs(&folder);
+        println!("{seconds} s. Wrote {}/performance.md and its plots.", folder.display());
+    }
+}
+
+/// `SERVER=redis-7.0` names a server under .servers/; the newest Redis otherwise.
+fn choose_server() {
+    if std::env::var_os("RMQ_SERVER").is_none() {
+        let name = std::env::var("SERVER").ok().filter(|name| !name.is_empty());
+        let path = format!(".servers/{}/bin/redis-server", name.as_deref().unwrap_or("redis-8"));
+        std::env::set_var("RMQ_SERVER", in_repository(&path));
+    }
+}
+
+struct Bench {
+    lab: Lab,
+    plan: Plan,
+    results: Results,
+    started: Instant,
+}
+
+type Contenders<W> = Vec<(Variant, W)>;
+
+impl Bench {
+    fn say(&self, text: &str) {
+        println!("[{:4.0} s] {text}", self.started.elapsed().as_secs_f64());
+    }
+
+    /// Each contender's workload, filled.
+    fn contenders<W: Workload>(
+        &mut self,
+        variants: &[Variant],
+        make: impl Fn(&Lab, Variant) -> W,
+        fill: impl Fn(&mut W, &mut Wire),
+    ) -> Contenders<W> {
+        self.lab.delete_all();
+        let mut contenders = Vec::new();
+        for variant in variants {
+            let mut work = make(&self.lab, *variant);
+            self.lab.fill(|wire| fill(&mut work, wire));
+            contenders.push((*variant, work));
+        }
+        contenders
+    }
+
+    /// Medians of the server's cost per message, where one operation is `messages` of them.
+    fn server_side<W: Workload>(
+        &mut self,
+        name: &str,
+        per: &'static str,
+        messages: usize,
+        contenders: &mut Contenders<W>,
+    ) {
+        let mut rounds = vec![Vec::new(); contenders.len()];
+        for round in 0..self.plan.rounds {
+            for turn in 0..contenders.len() {
+                let index = (round + turn) % contenders.len();
+                let cost = self.lab.server_cost(&mut contenders[index].1, self.plan.server_side);
+                rounds[index].push(cost / messages as f64);
+            }
+        }
+        let of = |wanted| {
+            let index = contenders.iter().position(|(variant, _)| *variant == wanted)?;
+            Some(median(&rounds[index]))
+        };
+        let cost = Cost {
+            name: name.to_string(),
+            per,
+            lua: of(Variant::Lua).expect("always measured"),
+            native: of(Variant::Native).expect("always measured"),
+            plain: of(Variant::Plain).expect("always measured"),
+            variadic: of(Variant::Variadic),
+        };
+        self.say(&format!("server side: {}", cost.line()));
+        self.results.costs.push(cost);
+    }
+
+    /// Medians of what a client sees, per message.
+    fn end_to_end<W: Workload>(
+        &mut self,
+        name: &str,
+        messages: usize,
+        ways: &[(usize, usize)],
+        most_operations: usize,
+        contenders: &mut Contenders<W>,
+    ) {
+        for (connections, pipeline) in ways.iter().copied() {
+            let in_flight = connections * pipeline;
+            let mut rounds: Vec<Vec<EndToEnd>> = vec![Vec::new(); contenders.len()];
+            let mut operations = Vec::new();
+            for (_, work) in contenders.iter_mut() {
+                let warm_up = in_flight.max(16).min(most_operations);
+                let seen = self.lab.end_to_end(work, connections, pipeline, warm_up);
+                let wanted = (seen.per_second * self.plan.end_to_end.as_secs_f64()) as usize;
+                let full_pipelines = wanted.next_multiple_of(in_flight);
+                operations.push(full_pipelines.clamp(in_flight, most_operations.max(in_flight)));
+            }
+            for round in 0..self.plan.rounds {
+                for turn in 0..contenders.len() {
+                    let index = (round + turn) % contenders.len();
+                    let work = &mut contenders[index].1;
+                    let seen = self.lab.end_to_end(work, connections, pipeline, operations[index]);
+                    rounds[index].push(seen.per_message(messages));
                 }
             }
-            show(&format!("COMPLETE {size} {order:?}"), &c);
+            let of = |wanted| {
+                let index = contenders.iter().position(|(variant, _)| *variant == wanted);
+                EndToEnd::median(&rounds[index.expect("always measured")])
+            };
+            let seen = Seen {
+                name: name.to_string(),
+                connections,
+                pipeline,
+                lua: of(Variant::Lua),
+                native: of(Variant::Native),
+                plain: of(Variant::Plain),
+            };
+            self.say(&format!("end to end:  {}", seen.line()));
+            self.results.seen.push(seen);
         }
-        for w in &mut works {
-            lab.fill(|x| w.shuffle_deadlines(x));
-        }
-        let mut c = vec![vec![]; 3];
-        for _ in 0..5 {
-            for (i, w) in works.iter_mut().enumerate() {
-                c[i].push(lab.server_cost(w, b));
+    }
+
+    // ---- the commands
+
+    fn complete(&mut self) {
+        let orders = [Order::OldestFirst, Order::NewestFirst, Order::Random];
+        for size in self.plan.sizes {
+            let name = |order| format!("COMPLETE, {} in processing, {}", number(*size), in_words(order));
+            let mut contenders = self.settle(What::Complete, 1, *size, 1);
+            for order in orders {
+                set_order(&mut contenders, order);
+                self.server_side(&name(order), "call", 1, &mut contenders);
+            }
+            for (_, work) in &mut contenders {
+                self.lab.fill(|wire| work.shuffle_deadlines(wire));
+            }
+            let shuffled = name(Order::Random) + ", shuffled deadlines";
+            self.server_side(&shuffled, "call", 1, &mut contenders);
+
+            if self.plan.quick && *size > 100 {
+                continue;
+            }
+            let (sets, filled) = spread(*size);
+            let mut contenders = self.settle(What::Complete, sets, filled, 1);
+            for order in orders {
+                set_order(&mut contenders, order);
+                self.end_to_end(&name(order), 1, ALL_WAYS, BURST, &mut contenders);
+                if self.plan.quick {
+                    break;
+                }
             }
         }
-        show(&format!("COMPLETE {size} random shuffled"), &c);
-        lab.delete_all();
     }
-    let mut run = |name: &str, mk: &mut dyn FnMut(&mut Lab, Variant) -> Box<dyn Workload>, per: f64| {
-        let mut works: Vec<_> = vs.iter().map(|v| mk(&mut lab, *v)).collect();
-        let mut c = vec![vec![]; 3];
-        for _ in 0..5 {
-            for (i, w) in works.iter_mut().enumerate() {
-                c[i].push(lab.server_cost(w.as_mut(), b) / per);
+
+    fn complete_many(&mut self) {
+        const IDS: usize = 100;
+        const NAME: &str = "COMPLETE, 100 random ids of 10k in one call";
+        let mut contenders = self.settle(What::Complete, 1, 10_000, IDS);
+        set_order(&mut contenders, Order::Random);
+        self.server_side(NAME, "id", IDS, &mut contenders);
+        if !self.plan.quick {
+            let mut contenders = self.settle(What::Complete, 4, 11_000, IDS);
+            set_order(&mut contenders, Order::Random);
+            self.end_to_end(NAME, IDS, FEW_IN_FLIGHT, BURST / IDS, &mut contenders);
+        }
+    }
+
+    fn retry(&mut self) {
+        const NAME: &str = "RETRY, 100 in processing";
+        let mut contenders = self.settle(What::Retry, 1, 100, 1);
+        self.server_side(NAME, "call", 1, &mut contenders);
+        let (sets, filled) = spread(100);
+        let mut contenders = self.settle(What::Retry, sets, filled, 1);
+        let ways = if self.plan.quick { ONE_BY_ONE } else { ALL_WAYS };
+        self.end_to_end(NAME, 1, ways, BURST, &mut contenders);
+    }
+
+    fn parse_error(&mut self) {
+        for (trim, expire, words) in [
+            (false, false, "without trimming"),
+            (true, false, "trimming to 1,000"),
+            (true, true, "trimming to 1,000, expiry"),
+        ] {
+            let name = format!("PARSEERR, {words}");
+            let what = What::ParseError { trim, expire };
+            let mut contenders = self.settle(what, 1, 100, 1);
+            self.server_side(&name, "call", 1, &mut contenders);
+            if !self.plan.quick {
+                let (sets, filled) = spread(100);
+                let mut contenders = self.settle(what, sets, filled, 1);
+                self.end_to_end(&name, 1, ALL_WAYS, BURST, &mut contenders);
             }
         }
-        show(name, &c);
-        lab.delete_all();
-    };
-    run(
-        "COMPLETE 100 ids of 10k, per id",
-        &mut |lab, v| {
-            let mut w = Settle::new(What::Complete, v, 1, 10_000, &lab.scripts).ids_per_call(100);
-            w.order = Order::Random;
-            lab.fill(|x| w.fill(x));
-            Box::new(w)
-        },
-        100.0,
-    );
-    run(
-        "RETRY 100",
-        &mut |lab, v| {
-            let mut w = Settle::new(What::Retry, v, 1, 100, &lab.scripts);
-            lab.fill(|x| w.fill(x));
-            Box::new(w)
-        },
-        1.0,
-    );
-    for (trim, expire) in [(false, false), (true, false), (true, true)] {
-        run(
-            &format!("PARSEERR trim {trim} expire {expire}"),
-            &mut |lab, v| {
-                let mut w = Settle::new(What::ParseError { trim, expire }, v, 1, 100, &lab.scripts);
-                lab.fill(|x| w.fill(x));
-                Box::new(w)
-            },
-            1.0,
-        );
     }
-    for q in [1, 10, 100] {
+
+    fn settle(&mut self, what: What, sets: usize, size: usize, ids_per_call: usize) -> Contenders<Settle> {
+        self.contenders(
+            &THREE,
+            |lab, variant| Settle::new(what, variant, sets, size, &lab.scripts).ids_per_call(ids_per_call),
+            Settle::fill,
+        )
+    }
+
+    fn delay_tick(&mut self) {
         for batch in [100, 1000] {
-            run(
-                &format!("DELAYTICK batch {batch} queues {q} per msg"),
-                &mut |lab, v| {
-                    let mut w = Tick::new(v, q, batch, 2, &lab.scripts);
-                    lab.fill(|x| w.fill(x));
-                    Box::new(w)
-                },
-                batch as f64,
-            );
+            for queues in [1, 10, 100] {
+                let name = format!(
+                    "DELAYTICK, batch {batch}, {queues} queue{}",
+                    if queues == 1 { "" } else { "s" }
+                );
+                let make =
+                    |calls: usize| move |lab: &Lab, variant| Tick::new(variant, queues, batch, calls, &lab.scripts);
+                let mut contenders = self.contenders(&FOUR, make(2), Tick::fill);
+                self.server_side(&name, "message", batch, &mut contenders);
+                if !self.plan.quick {
+                    let (ways, most) = if batch == 100 {
+                        (ALL_WAYS, CLIENTS * 16)
+                    } else {
+                        (FEW_IN_FLIGHT, CLIENTS)
+                    };
+                    let mut contenders = self.contenders(&THREE, make(most), Tick::fill);
+                    self.end_to_end(&name, batch, ways, most, &mut contenders);
+                }
+            }
         }
     }
-    for q in [1000, 10000] {
-        for batch in [100, 1000] {
-            run(
-                &format!("TIMEOUTS batch {batch} stuck {q} per msg"),
-                &mut |lab, v| {
-                    let mut w = Stuck::new(v, 1, q, batch, &lab.scripts);
-                    lab.fill(|x| w.fill(x));
-                    Box::new(w)
-                },
-                batch as f64,
-            );
+
+    fn timeouts(&mut self) {
+        for stuck in [1000, 10_000] {
+            for batch in [100, 1000] {
+                let name = format!("TIMEOUTS, {} stuck, batch {batch}", number(stuck));
+                let make =
+                    |sets: usize| move |lab: &Lab, variant| Stuck::new(variant, sets, stuck, batch, &lab.scripts);
+                let mut contenders = self.contenders(&FOUR, make(1), Stuck::fill);
+                self.server_side(&name, "message", batch, &mut contenders);
+                if !self.plan.quick {
+                    // A script call over the largest takes a sixth of a second, so few of them are made.
+                    let (ways, most, sets) = match (stuck, batch) {
+                        (1000, 100) => (FEW_IN_FLIGHT, CLIENTS, 25),
+                        (1000, _) => (FEW_IN_FLIGHT, CLIENTS, CLIENTS),
+                        (_, 100) => (FEW_IN_FLIGHT, CLIENTS, 5),
+                        _ => (ONE_BY_ONE, 4, 4),
+                    };
+                    let mut contenders = self.contenders(&THREE, make(sets), Stuck::fill);
+                    self.end_to_end(&name, batch, ways, most, &mut contenders);
+                }
+            }
+        }
+        let make = |lab: &Lab, variant| Stuck::new(variant, 1, 10_000, 1000, &lab.scripts).shuffled();
+        let mut contenders = self.contenders(&FOUR, make, Stuck::fill);
+        let name = "TIMEOUTS, 10k stuck, batch 1000, shuffled deadlines";
+        self.server_side(name, "message", 1000, &mut contenders);
+
+        // How it grows.
+        if !self.plan.quick {
+            for stuck in [3000, 30_000, 100_000] {
+                let name = format!("TIMEOUTS, {} stuck, batch 100", number(stuck));
+                let make = |lab: &Lab, variant| Stuck::new(variant, 1, stuck, 100, &lab.scripts);
+                let mut contenders = self.contenders(&THREE, make, Stuck::fill);
+                self.server_side(&name, "message", 100, &mut contenders);
+            }
         }
     }
-    run(
-        "TIMEOUTS shuffled 1000 of 10000",
-        &mut |lab, v| {
-            let mut w = Stuck::new(v, 1, 10000, 1000, &lab.scripts).shuffled();
-            lab.fill(|x| w.fill(x));
-            Box::new(w)
-        },
-        1000.0,
-    );
+
+    // ---- whole lives
+
+    fn lives(&mut self) {
+        let consume = [(System::Peer, 1), (System::Rmq, 1), (System::Rmq, 10)];
+        self.live("take and settle", false, &consume);
+        let full = [
+            (System::Peer, 1),
+            (System::Rmq, 1),
+            (System::Streams, 1),
+            (System::Blmove, 1),
+            (System::Rmq, 10),
+            (System::Streams, 10),
+            (System::Blmove, 10),
+        ];
+        self.live("publish, take and settle", true, &full);
+    }
+
+    fn live(&mut self, work: &'static str, publishes: bool, systems: &[(System, usize)]) {
+        let messages = if self.plan.quick { 4000 } else { 20_000 };
+        let mut rounds: Vec<Vec<(EndToEnd, f64)>> = vec![Vec::new(); systems.len()];
+        for round in 0..self.plan.rounds {
+            for turn in 0..systems.len() {
+                let index = (round + turn) % systems.len();
+                let (system, count) = systems[index];
+                rounds[index].push(self.one_life(system, count, publishes, messages));
+            }
+        }
+        for ((system, count), rounds) in systems.iter().zip(&rounds) {
+            let seen: Vec<EndToEnd> = rounds.iter().map(|(seen, _)| seen.clone()).collect();
+            let costs: Vec<f64> = rounds.iter().map(|(_, cost)| *cost).collect();
+            let lived = Lived {
+                work,
+                system: *system,
+                count: *count,
+                seen: EndToEnd::median(&seen),
+                server_us: median(&costs),
+            };
+            self.say(&format!("lives:       {}", lived.line()));
+            self.results.lives.push(lived);
+        }
+    }
+
+    fn one_life(&mut self, system: System, count: usize, publishes: bool, messages: usize) -> (EndToEnd, f64) {
+        self.lab.delete_all();
+        self.lab.fill(|wire| {
+            system.prepare(wire);
+            if !publishes {
+                publish_beforehand(messages, wire);
+            }
+        });
+        self.lab.reset_stats();
+        let mut life = Life::new(system, publishes, count, messages, CLIENTS, &self.lab.scripts);
+        let (run, cpu_seconds) = self.lab.timed(CLIENTS, &mut life);
+        assert_eq!(life.messages, messages);
+        self.lab.assert_settled(&life::LISTS_AND_MAPS, life::STREAM);
+        let cost = self.lab.counted_usec(system.counted()) / messages as f64;
+        let seen = EndToEnd::new(messages, run.seconds, cpu_seconds, life.latencies);
+        (seen, cost)
+    }
+
+    // ---- replication
+
+    fn replica_bytes(&mut self) {
+        self.lab = Lab::start();
+        let _replica = ReplicaTap::attach(&self.lab.server);
+        self.lab.wait_for_snapshot();
+        const PAIR: [Variant; 2] = [Variant::Lua, Variant::Native];
+        let oldest =
+            |what, ids| move |lab: &Lab, variant| Settle::new(what, variant, 1, 200, &lab.scripts).ids_per_call(ids);
+        let quarantine = |trim, expire| What::ParseError { trim, expire };
+        for (name, what, ids) in [
+            ("COMPLETE, 1 id", What::Complete, 1),
+            ("COMPLETE, 100 ids in one call", What::Complete, 100),
+            ("RETRY", What::Retry, 1),
+            ("PARSEERR, without trimming", quarantine(false, false), 1),
+            ("PARSEERR, trimming to 1,000, expiry", quarantine(true, true), 1),
+        ] {
+            let contenders = self.contenders(&PAIR, oldest(what, ids), Settle::fill);
+            self.bytes(name, contenders, if ids == 1 { 50 } else { 1 });
+        }
+        for (batch, queues) in [(100, 1), (100, 10), (1000, 10)] {
+            let make = |lab: &Lab, variant| Tick::new(variant, queues, batch, 2, &lab.scripts);
+            let contenders = self.contenders(&PAIR, make, Tick::fill);
+            let name = format!(
+                "DELAYTICK, batch {batch}, {queues} queue{}",
+                if queues == 1 { "" } else { "s" }
+            );
+            self.bytes(&name, contenders, 1);
+        }
+        let make = |lab: &Lab, variant| Stuck::new(variant, 1, 1000, 100, &lab.scripts);
+        let contenders = self.contenders(&PAIR, make, Stuck::fill);
+        self.bytes("TIMEOUTS, batch 100", contenders, 2);
+    }
+
+    fn bytes<W: Workload>(&mut self, name: &str, contenders: Contenders<W>, operations: usize) {
+        let mut counts = Vec::new();
+        for (_, mut work) in contenders {
+            counts.push(self.lab.replicated_bytes(&mut work, operations));
+        }
+        let bytes = Bytes {
+            name: name.to_string(),
+            lua: counts[0],
+            native: counts[1],
+        };
+        self.say(&format!("to a replica: {}", bytes.line()));
+        self.results.bytes.push(bytes);
+    }
+}
+
+/// The most operations in one end-to-end measurement.
+const BURST: usize = 8000;
+
+/// How many queues hold `size` messages each, so that a burst leaves none of them a fifth shorter, and what to fill
+/// them with, so that they go from a tenth above `size` to a tenth below.
+fn spread(size: usize) -> (usize, usize) {
+    let sets = (5 * BURST / size).max(1);
+    (sets, size + BURST / sets / 2)
+}
+
+fn set_order(contenders: &mut Contenders<Settle>, order: Order) {
+    for (_, work) in contenders {
+        work.order = order;
+    }
+}
+
+fn in_words(order: Order) -> &'static str {
+    match order {
+        Order::OldestFirst => "oldest first",
+        Order::NewestFirst => "newest first",
+        Order::Random => "random",
+    }
+}
+
+/// 100, 1k, 10k.
+fn number(size: usize) -> String {
+    if size < 1000 {
+        size.to_string()
+    } else {
+        format!("{}k", size / 1000)
+    }
 }

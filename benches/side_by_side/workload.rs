@@ -90,13 +90,10 @@ pub trait Workload {
     fn counted(&self) -> &'static [&'static str];
     /// Lengths after a refill: proof that the operations did their work.
     fn expected(&self) -> Vec<Expected>;
-    /// Everything goes, for the next workload.
-    fn keys(&self) -> Vec<String>;
 }
 
 struct Keys {
     queue: String,
-    pending: String,
     processing: String,
     payload_map: String,
     expire_monitor: String,
@@ -117,7 +114,6 @@ impl Keys {
         let queue = format!("mx-rmq:{letter}{number:04}");
         let key = |name: &str| format!("{queue}:{name}");
         Keys {
-            pending: key("pending"),
             processing: key("processing"),
             payload_map: key("payloads"),
             expire_monitor: key("expires"),
@@ -126,20 +122,6 @@ impl Keys {
             error_queue: key("errors"),
             queue,
         }
-    }
-
-    fn all(&self) -> Vec<String> {
-        [
-            &self.pending,
-            &self.processing,
-            &self.payload_map,
-            &self.expire_monitor,
-            &self.delay_tasks,
-            &self.error_map,
-            &self.error_queue,
-        ]
-        .map(String::clone)
-        .to_vec()
     }
 }
 
@@ -554,10 +536,6 @@ impl Workload for Settle {
         }
         all
     }
-
-    fn keys(&self) -> Vec<String> {
-        self.sets.iter().flat_map(|set| set.keys.all()).collect()
-    }
 }
 
 // ---- DELAYTICK
@@ -754,11 +732,6 @@ impl Workload for Tick {
             key: self.keys.delay_tasks.clone(),
             length: NOT_DUE + self.pool.len(),
         }]
-    }
-
-    fn keys(&self) -> Vec<String> {
-        let pending = self.queues.iter().map(|(_, pending)| pending.clone());
-        self.keys.all().into_iter().chain(pending).collect()
     }
 }
 
@@ -972,9 +945,5 @@ impl Workload for Stuck {
             expect("LLEN", &set.keys.processing),
             expect("ZCARD", &set.keys.expire_monitor),
         ]
-    }
-
-    fn keys(&self) -> Vec<String> {
-        self.sets.iter().flat_map(|set| set.keys.all()).collect()
     }
 }
