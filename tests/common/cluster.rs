@@ -160,7 +160,7 @@ impl Cluster {
                 && node.slot_owners() == owners
                 && view.lines().count() == self.nodes.len()
                 && view.lines().filter(|line| line.contains("slave")).count() == replicas
-                && link.map_or(true, |status| status == "up")
+                && link.is_none_or(|status| status == "up")
         }) && owners.iter().all(Option::is_some)
     }
 }

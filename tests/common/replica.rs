@@ -213,7 +213,7 @@ impl Stream {
                 }
                 self.skip_empty_lines();
             }
-            if asked || acknowledged.map_or(true, |at: Instant| at.elapsed() >= often) {
+            if asked || acknowledged.is_none_or(|at: Instant| at.elapsed() >= often) {
                 self.send(&["REPLCONF", "ACK", &offset.to_string()]);
                 acknowledged = Some(Instant::now());
             }
