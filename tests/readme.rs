@@ -213,6 +213,24 @@ fn the_documentation_names_every_info_field_and_every_setting_with_its_default()
 }
 
 #[test]
+fn the_server_that_the_readme_calls_too_old_refuses_the_module_and_says_why() {
+    let binary = in_repository(".servers/redis-6/bin/redis-server");
+    assert!(
+        binary.exists(),
+        "run `scripts/servers.sh redis-6` first, as `make test` does"
+    );
+    let log = Server::builder()
+        .server_binary(binary)
+        .try_start()
+        .err()
+        .expect("it does not start");
+    assert!(
+        log.contains("rmq: this server is too old: it has no API function"),
+        "{log}"
+    );
+}
+
+#[test]
 fn every_link_of_the_documentation_leads_to_a_file() {
     for page in pages() {
         for link in page.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
