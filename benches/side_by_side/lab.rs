@@ -55,31 +55,39 @@ impl Lab {
     }
 
     /// µs that the server spent in the counted commands, per operation, while a client keeps the keys as they were:
-    /// each operation is followed by its refill.
+    /// each operation is followed by its refill. Measured in chunks of about a millisecond, of which the median counts:
+    /// a moment in which the server was not running falls into one of them.
     pub fn server_cost(&mut self, work: &mut dyn Workload, budget: Duration) -> f64 {
-        const WARM_UP: usize = 1;
+        const CHUNK: Duration = Duration::from_millis(1);
         self.reset(work);
-        self.steady(work, WARM_UP);
+        self.steady(work, 1);
         ok!(self.admin, "CONFIG", "RESETSTAT");
         let start = Instant::now();
-        let (mut operations, mut chunk) = (0, 1);
-        while start.elapsed() < budget {
-            self.steady(work, chunk);
-            operations += chunk;
-            chunk = (2 * chunk).min(64);
+        let (mut size, mut before, mut chunks) = (1, 0.0, Vec::new());
+        while chunks.len() < 3 || start.elapsed() < budget {
+            let chunk = self.steady(work, size);
+            let now = self.counted_usec(work.counted());
+            // The first chunks only find out how many operations take that long.
+            let grows = chunk < CHUNK / 2 && size < 256;
+            if !grows {
+                chunks.push((now - before) / size as f64);
+            }
+            before = now;
+            size *= if grows { 2 } else { 1 };
         }
-        let cost = self.counted_usec(work.counted()) / operations as f64;
         self.verify(work);
-        cost
+        median(&chunks)
     }
 
-    fn steady(&mut self, work: &mut dyn Workload, operations: usize) {
+    fn steady(&mut self, work: &mut dyn Workload, operations: usize) -> Duration {
         let mut wire = Wire::default();
         for _ in 0..operations {
             work.operate(&mut wire);
             work.refill(&mut wire);
         }
+        let start = Instant::now();
         self.conn.run(&wire);
+        start.elapsed()
     }
 
     fn reset(&mut self, work: &mut dyn Workload) {

@@ -1,7 +1,7 @@
 //! RMQ beside the Lua scripts that it replaces and the plain commands that it stands for, in one interleaved run:
 //! within a round every contender is measured once, so that noise hits all alike, and a figure is the median of the
 //! rounds. `make bench` runs it and writes docs/performance.md; with QUICK=1 it measures less and only prints.
-//! RMQ_BENCH_DOCS names another folder than docs.
+//! ONLY=complete,retry,… measures some parts and prints; RMQ_BENCH_DOCS names another folder than docs.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -77,14 +77,22 @@ fn main() {
     };
     let about = report::About::this_run(&bench.lab.server, bench.plan.rounds);
     println!("{}\n", about.line());
-    bench.complete();
-    bench.complete_many();
-    bench.retry();
-    bench.parse_error();
-    bench.delay_tick();
-    bench.timeouts();
-    bench.lives();
-    bench.replica_bytes();
+    let parts: [(&str, fn(&mut Bench)); 8] = [
+        ("complete", Bench::complete),
+        ("many", Bench::complete_many),
+        ("retry", Bench::retry),
+        ("parseerr", Bench::parse_error),
+        ("delaytick", Bench::delay_tick),
+        ("timeouts", Bench::timeouts),
+        ("lives", Bench::lives),
+        ("bytes", Bench::replica_bytes),
+    ];
+    let only = std::env::var("ONLY").unwrap_or_default();
+    for (name, measure) in parts {
+        if only.is_empty() || only.split(',').any(|wanted| wanted == name) {
+            measure(&mut bench);
+        }
+    }
 
     let report = report::Report {
         about: &about,
@@ -93,8 +101,8 @@ fn main() {
     println!("\n{}", report.tables());
     println!("{}", report.targets());
     let seconds = started.elapsed().as_secs();
-    if bench.plan.quick {
-        println!("A short run of {seconds} s: docs/performance.md stays as it is. Without QUICK=1 it is written.");
+    if bench.plan.quick || !only.is_empty() {
+        println!("{seconds} s. Not a full run: docs/performance.md stays as it is.");
     } else {
         let folder = std::env::var_os("RMQ_BENCH_DOCS").map_or_else(|| in_repository("docs"), PathBuf::from);
         report.write_docs(&folder);
