@@ -87,8 +87,8 @@ impl Command for ParseErr {
             OwnedStr::new(&record.to_json(settings::PAYLOAD_LIMIT.as_usize(), settings::MESSAGE_LIMIT.as_usize()));
         let expire_at = keep_ms.map(|ms| Now::read().ms() + ms);
 
-        quarantine.store(call, *id, record.as_ref());
         quarantine.drop_expired(call);
+        quarantine.store(call, *id, record.as_ref());
         if let Some(max_count) = max_count {
             quarantine.trim(call, max_count);
         }
@@ -124,28 +124,39 @@ struct Quarantine<'c> {
 
 impl Quarantine<'_> {
     fn store(&mut self, call: &Call, id: StrRef, record: StrRef) {
-        // Without a record the id is not in the queue, unless records can go by themselves.
-        let may_stand_already =
-            self.map.has(id) || self.queue.len() != self.map.len() || self.map.may_hold_expiring_fields();
-        self.map.set(id, record);
+        // Queue and map hold the same ids, unless records have gone by themselves.
+        let out_of_step = self.queue.len() != self.map.len();
+        // An expired record does not show, but is there to be replaced until the server has swept it up.
+        let replaced = self.map.set(id, record);
         call.replicate(c"HSET", self.map.name(), &[id, record]);
-        push_once(call, &mut self.queue, id, may_stand_already);
+        push_once(call, &mut self.queue, id, replaced || out_of_step);
     }
 
     /// Oldest first, ids whose record has expired leave the queue too.
     fn drop_expired(&mut self, call: &Call) {
         let mut dropped = 0;
+        let mut swept: Vec<OwnedStr> = Vec::new();
+        // One stays, so that the list is not gone for a moment.
         while dropped < EXPIRED_PER_CALL && self.queue.len() > 1 {
-            let oldest = self.queue.at(self.queue.len() - 1);
-            if oldest.is_none_or(|id| self.map.has(id.as_ref())) {
+            let Some(oldest) = self.queue.at(self.queue.len() - 1) else {
+                break;
+            };
+            if self.map.has(oldest.as_ref()) {
                 break;
             }
             self.queue.pop_right();
             dropped += 1;
+            if self.map.delete(oldest.as_ref()) {
+                swept.push(oldest);
+            }
         }
         if dropped > 0 {
             call.replicate_number(c"RPOP", self.queue.name(), dropped as i64);
             stats::add(Counter::Trimmed, dropped);
+        }
+        if !swept.is_empty() {
+            let swept: Vec<StrRef> = swept.iter().map(OwnedStr::as_ref).collect();
+            call.replicate(c"HDEL", self.map.name(), &swept);
         }
     }
 

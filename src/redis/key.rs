@@ -290,19 +290,21 @@ impl HashKey<'_> {
         found != 0
     }
 
-    pub fn set(&mut self, field: StrRef, value: StrRef) {
+    /// Whether the field was there.
+    pub fn set(&mut self, field: StrRef, value: StrRef) -> bool {
         // SAFETY: the key is open for writing and a hash or missing; one pair, then the closing null. Both strings
         // are copied.
-        unsafe {
+        let updated = unsafe {
             api!(RedisModule_HashSet(
                 self.key.raw.as_ptr(),
                 raw::REDISMODULE_HASH_NONE as c_int,
                 field.raw(),
                 value.raw(),
                 null_mut::<raw::RedisModuleString>(),
-            ));
-        }
+            ))
+        };
         self.key.changed(c"hset");
+        updated > 0
     }
 
     /// How many of the fields were there.
@@ -350,18 +352,6 @@ impl HashKey<'_> {
             self.key.changed(c"hdel");
         }
         deleted > 0
-    }
-
-    /// True where fields may carry a time to live, and so may be gone without having been deleted.
-    pub fn may_hold_expiring_fields(&self) -> bool {
-        // SAFETY: the function is looked up at run time; the key is open, and a missing key has no fields.
-        unsafe {
-            match raw::RedisModule_HashFieldMinExpire {
-                Some(_) if !self.key.exists() => false,
-                Some(min_expire) => min_expire(self.key.raw.as_ptr()) != NO_EXPIRE,
-                None => super::command::server_has_field_expiry(),
-            }
-        }
     }
 
     pub fn has_ttl(&self) -> bool {

@@ -329,7 +329,7 @@ pub const ROWS: &[Row] = &[
                 step(
                     "RMQ.PARSEERR @errors @error-ids @q:processing @exp @map a pa topic boom 123",
                     "OK",
-                    &["HSET @errors a <json>", "LPUSH @error-ids a", "RPOP @error-ids 2"],
+                    &["RPOP @error-ids 2", "HSET @errors a <json>", "LPUSH @error-ids a"],
                 ),
             ),
             example(
