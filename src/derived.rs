@@ -63,6 +63,9 @@ impl<'c> DerivedLists<'c> {
         let key = OwnedStr::concat(name.bytes(), self.suffix);
         self.guard.check(self.access, key.as_ref())?;
         let list = open_derived_list(self.call, key);
+        if let Some(missing) = list.as_ref().filter(|list| list.len() == 0) {
+            self.guard.check_missing(missing.name())?;
+        }
         self.last = self.queues.len();
         self.by_name.insert(name.bytes().to_vec(), self.last);
         self.queues.push(Queue { name, list });
@@ -134,6 +137,17 @@ impl<'c> Guard<'c> {
         let call = self.call;
         if !self.user.get_or_insert_with(|| User::of(call)).may(access, key) {
             return Err(Error::NoPermission {
+                derived_key: key.bytes().to_vec(),
+            });
+        }
+        Ok(())
+    }
+
+    /// A derived key that is missing may be on the other node of a slot that moves: made anew here it would collide
+    /// with that one, and its messages be lost; taken for empty, it would hide the messages in it.
+    fn check_missing(&self, key: StrRef) -> Result<(), Error> {
+        if in_cluster() && !self.call.owns_both(self.home, key) {
+            return Err(Error::SlotMoves {
                 derived_key: key.bytes().to_vec(),
             });
         }

@@ -31,6 +31,10 @@ pub enum Error {
     CrossSlot {
         derived_key: Vec<u8>,
     },
+    /// In a cluster: a slot is on its way from one node to another.
+    SlotMoves {
+        derived_key: Vec<u8>,
+    },
     OutOfMemory,
     /// A panic was caught; the log has the rest.
     Internal,
@@ -68,6 +72,11 @@ impl fmt::Display for Error {
                 "CROSSSLOT the derived key '{}' is not in the slot of the keys given",
                 printable(derived_key)
             ),
+            Error::SlotMoves { derived_key } => write!(
+                f,
+                "TRYAGAIN the derived key '{}' is not here while its slot moves between nodes",
+                printable(derived_key)
+            ),
             Error::OutOfMemory => write!(f, "OOM command not allowed when used memory > 'maxmemory'."),
             Error::Internal => write!(f, "ERR internal error in the rmq module, see the server's log"),
         }
@@ -86,7 +95,10 @@ mod tests {
             Error::NoPermission {
                 derived_key: hostile.clone(),
             },
-            Error::CrossSlot { derived_key: hostile },
+            Error::CrossSlot {
+                derived_key: hostile.clone(),
+            },
+            Error::SlotMoves { derived_key: hostile },
         ] {
             let text = error.to_string();
             assert!(text.bytes().all(|byte| (b' '..=b'~').contains(&byte)), "{text:?}");

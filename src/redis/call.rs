@@ -243,6 +243,23 @@ impl<'c> Call<'c> {
         }
     }
 
+    /// Whether this node is the one to ask for both keys, of one slot, now: false while a missing one may be on the other
+    /// node of a slot that moves. The server runs no command of a module on keys that it would redirect.
+    pub fn owns_both(&self, one: StrRef, other: StrRef) -> bool {
+        // SAFETY: "ss" is two strings; the reply is freed by the guard. EXISTS changes nothing, so that open handles
+        // stay valid.
+        unsafe {
+            let reply = Reply(api!(RedisModule_Call(
+                self.ctx,
+                c"EXISTS".as_ptr(),
+                c"ss".as_ptr(),
+                one.raw(),
+                other.raw(),
+            )));
+            reply.integer().is_some()
+        }
+    }
+
     /// HPEXPIREAT of one field. False where the server did not do it.
     pub fn expire_field_at(&self, hash: StrRef, field: StrRef, unix_ms: i64) -> bool {
         // SAFETY: "slcls" is a string, a long long, a C string, a long long and a string, for the call and for the
