@@ -58,9 +58,8 @@ impl Command for Ack {
         let mut acked: SmallVec<[StrRef; 1]> = SmallVec::new();
         let mut seen: HashSet<&[u8]> = HashSet::new();
         for (id, lease) in &deliveries {
-            // The same delivery twice in one call counts once.
-            let first = deliveries.len() == 1 || seen.insert(id.bytes());
-            if first && working.holds(*id, *lease) {
+            // The same delivery twice in one call counts once; an older lease of the same message counts for nothing.
+            if working.holds(*id, *lease) && (deliveries.len() == 1 || seen.insert(id.bytes())) {
                 acked.push(*id);
             }
         }

@@ -135,7 +135,8 @@ impl<'c> Request<'c> {
         while taken.len() < self.count {
             let Some(id) = pending.pop_right() else { break };
             match payload_map.get(id.as_ref()) {
-                Some(payload) => taken.push(Taken::count(id, payload, &payload_map)),
+                // Counted at once: the same id may stand in pending twice, and is delivered twice then.
+                Some(payload) => taken.push(Taken::count(id, payload, &mut payload_map)),
                 None => dropped.push(id),
             }
             // Nobody waits for a long row of dropped ids once there is something to work on.
@@ -163,7 +164,6 @@ impl<'c> Request<'c> {
             let id = message.id.as_ref();
             processing.push(End::Left, id);
             expire_monitor.add(id, lease.score());
-            payload_map.set(message.attempts_field.as_ref(), message.attempts_text.as_ref());
             ids.push(id);
             counted.extend([message.attempts_field.as_ref(), message.attempts_text.as_ref()]);
             leased.extend([lease_text.as_ref(), id]);
@@ -187,7 +187,7 @@ impl<'c> Request<'c> {
 
 impl Taken {
     /// With one delivery more than before.
-    fn count(id: OwnedStr, payload: OwnedStr, payload_map: &HashKey) -> Self {
+    fn count(id: OwnedStr, payload: OwnedStr, payload_map: &mut HashKey) -> Self {
         let attempts_field = attempts_field(id.as_ref());
         let before = payload_map
             .get(attempts_field.as_ref())
@@ -195,12 +195,14 @@ impl Taken {
             .filter(|count| *count > 0)
             .unwrap_or(0);
         let attempts = before.saturating_add(1);
+        let attempts_text = OwnedStr::new(attempts.to_string().as_bytes());
+        payload_map.set(attempts_field.as_ref(), attempts_text.as_ref());
         Taken {
             id,
             payload,
             attempts_field,
             attempts,
-            attempts_text: OwnedStr::new(attempts.to_string().as_bytes()),
+            attempts_text,
         }
     }
 }
