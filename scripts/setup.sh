@@ -10,7 +10,7 @@ say() { printf 'setup: %s\n' "$*" >&2; }
 has() { command -v "$1" >/dev/null 2>&1; }
 
 missing=()
-has cargo || missing+=("Rust 1.80 or newer with cargo (rustup, or the packages rustc and cargo)")
+has cargo || missing+=("Rust 1.85 or newer with cargo (rustup, or the packages rustc and cargo)")
 has gcc || has cc || missing+=("a C compiler (package gcc)")
 has make || missing+=("GNU make (package make)")
 if [ ${#missing[@]} -gt 0 ]; then

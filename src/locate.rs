@@ -7,8 +7,6 @@
 use std::collections::HashMap;
 use std::hash::{BuildHasherDefault, Hasher};
 
-use smallvec::SmallVec;
-
 use crate::redis::{ListKey, StrRef, ZsetKey};
 
 /// Elements looked at from each end before anything else is tried.
@@ -44,48 +42,70 @@ pub enum Reach {
 pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option<Place> {
     let len = list.len();
     let wanted = id.bytes();
+    let is_at = |list: &mut ListKey, index| Some(list.at(index)?.bytes() == wanted);
+    let (from_left, from_right, by_index) = (Reach::FromLeft, Reach::FromRight, Reach::ByIndex);
+    let place = |reach: Reach| move |index: usize| Some(Place { index, reach });
+
+    let last = len.checked_sub(1)?;
+    if is_at(list, last)? {
+        return place(from_right)(last);
+    }
     let near = if len <= 2 * NEAR { len } else { NEAR };
-    for index in (len - near..len).rev() {
-        if list.at(index)?.bytes() == wanted {
-            let reach = Reach::FromRight;
-            return Some(Place { index, reach });
+    let course = match deadlines {
+        Some(deadlines) if len > SHORT => course(list, id, deadlines),
+        _ => Course::Unknown,
+    };
+    if matches!(course, Course::Right | Course::Unknown) {
+        for index in (len - near..last).rev() {
+            if is_at(list, index)? {
+                return place(from_right)(index);
+            }
+        }
+        if near == len {
+            return None;
         }
     }
-    if near == len {
-        return None;
+    if let Course::At(index) = course {
+        return place(by_index)(index);
     }
     for index in 0..NEAR {
-        if list.at(index)?.bytes() == wanted {
-            let reach = Reach::FromLeft;
-            return Some(Place { index, reach });
+        if is_at(list, index)? {
+            return place(from_left)(index);
         }
     }
-    let by_deadline = deadlines.and_then(|deadlines| find_by_deadline(list, id, deadlines));
-    if by_deadline.is_some() {
-        return by_deadline;
-    }
-    let index = list.last_place_of(id)?;
-    let reach = Reach::FromRight;
-    Some(Place { index, reach })
+    list.last_place_of(id).and_then(place(from_right))
 }
 
-/// None: not found that way, which says nothing.
-fn find_by_deadline(list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) -> Option<Place> {
+/// Where an id's deadline points to.
+enum Course {
+    /// Near the right end.
+    Right,
+    /// Not there; near the left end, or anywhere.
+    Elsewhere,
+    At(usize),
+    /// There is no deadline to go by.
+    Unknown,
+}
+
+/// Goes by the deadlines of a few elements of a long list.
+fn course(list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) -> Course {
+    let Some(wanted) = deadlines.score(id) else {
+        return Course::Unknown;
+    };
     let len = list.len();
-    if len <= SHORT {
-        return None;
+    let mut look = |index| look_at(list, index, id, deadlines);
+    let right = match look(len - NEAR) {
+        Some(Look::Deadline(deadline)) if deadline < wanted => (len - NEAR, deadline),
+        _ => return Course::Right,
+    };
+    let left = match look(NEAR - 1) {
+        Some(Look::Deadline(deadline)) if deadline > wanted => (NEAR - 1, deadline),
+        _ => return Course::Elsewhere,
+    };
+    match search_falling(left, right, wanted, look) {
+        Some(index) => Course::At(index),
+        None => Course::Elsewhere,
     }
-    let deadline = deadlines.score(id)?;
-    let wanted = id.bytes();
-    let index = search_falling(len, deadline, |index| {
-        let element = list.at(index)?;
-        if element.bytes() == wanted {
-            return Some(Look::Found);
-        }
-        deadlines.score(element.as_ref()).map(Look::Deadline)
-    })?;
-    let reach = Reach::ByIndex;
-    Some(Place { index, reach })
 }
 
 enum Look {
@@ -94,17 +114,25 @@ enum Look {
     Deadline(f64),
 }
 
-/// Searches a row whose deadlines fall from index 0 to `len` - 1. Gives up as soon as the row turns out to be otherwise.
-fn search_falling(len: usize, wanted: f64, mut look: impl FnMut(usize) -> Option<Look>) -> Option<usize> {
-    let (mut left, mut right) = (0, len - 1);
-    let Look::Deadline(mut latest) = look(left)? else {
-        return Some(left);
-    };
-    let Look::Deadline(mut earliest) = look(right)? else {
-        return Some(right);
-    };
+/// A look at one element. None: it has no deadline.
+fn look_at(list: &mut ListKey, index: usize, id: StrRef, deadlines: &ZsetKey) -> Option<Look> {
+    let element = list.at(index)?;
+    if element.bytes() == id.bytes() {
+        return Some(Look::Found);
+    }
+    deadlines.score(element.as_ref()).map(Look::Deadline)
+}
+
+/// Searches a row whose deadlines fall from left to right, between two elements whose deadlines are known. Gives up as
+/// soon as the row turns out to be otherwise.
+fn search_falling(
+    (mut left, mut latest): (usize, f64),
+    (mut right, mut earliest): (usize, f64),
+    wanted: f64,
+    mut look: impl FnMut(usize) -> Option<Look>,
+) -> Option<usize> {
     for looks in 0..LOOKS {
-        if !(earliest <= wanted && wanted <= latest && earliest < latest) {
+        if !(left < right && earliest <= wanted && wanted <= latest && earliest < latest) {
             return None;
         }
         if right - left <= CLOSE {
@@ -123,8 +151,8 @@ fn search_falling(len: usize, wanted: f64, mut look: impl FnMut(usize) -> Option
             Look::Deadline(deadline) if deadline < wanted => (right, earliest) = (guess, deadline),
             // Taken in the same call or the same millisecond: close by, on either side.
             Look::Deadline(_) => {
-                let on_the_right = guess + 1..(guess + 1 + CLOSE).min(len);
-                let on_the_left = guess.saturating_sub(CLOSE)..guess;
+                let on_the_right = guess + 1..(guess + 1 + CLOSE).min(right);
+                let on_the_left = guess.saturating_sub(CLOSE).max(left + 1)..guess;
                 return on_the_right
                     .chain(on_the_left.rev())
                     .find(|index| matches!(look(*index), Some(Look::Found)));
@@ -134,36 +162,81 @@ fn search_falling(len: usize, wanted: f64, mut look: impl FnMut(usize) -> Option
     None
 }
 
-/// Several ids: the place of each that is there, with its number among `ids`; rightmost first. An id that is asked for
-/// several times is found as often, if it stands in the list as often.
-pub fn find_all(list: &mut ListKey, ids: &[StrRef], deadlines: &ZsetKey) -> SmallVec<[(usize, Place); 1]> {
-    if let [id] = ids {
-        return find(list, *id, Some(deadlines))
-            .map(|place| (0, place))
-            .into_iter()
-            .collect();
-    }
-    let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
-    let mut found: SmallVec<[(usize, Place); 1]> = SmallVec::with_capacity(ids.len());
-    if wanted.each_once() && ids.len() * PASS_PER_SEARCH < list.len() {
-        let mut misses = 0;
-        for (tag, id) in ids.iter().enumerate() {
-            match find_by_deadline(list, *id, deadlines) {
-                Some(place) => {
-                    wanted.take(id.bytes());
-                    found.push((tag, place));
-                }
-                None => misses += 1,
+/// The two ends of a list, between which a search goes on.
+enum Bounds {
+    Known((usize, f64), (usize, f64)),
+    /// The id stands at an end itself.
+    Found(usize),
+    Unknown,
+}
+
+impl Bounds {
+    fn look(look: &mut impl FnMut(usize) -> Option<Look>, first: usize, last: usize) -> Self {
+        if first > last {
+            return Bounds::Unknown;
+        }
+        match (look(first), look(last)) {
+            (Some(Look::Found), _) => Bounds::Found(first),
+            (_, Some(Look::Found)) => Bounds::Found(last),
+            (Some(Look::Deadline(latest)), Some(Look::Deadline(earliest))) => {
+                Bounds::Known((first, latest), (last, earliest))
             }
-            // The deadlines are no guide here, or the ids are not in the list.
-            if misses > 1 {
-                break;
-            }
+            _ => Bounds::Unknown,
         }
     }
-    found.extend(pass(list, wanted));
-    found.sort_unstable_by_key(|(_, place)| std::cmp::Reverse(place.index));
-    found
+}
+
+/// Takes out several ids whose deadlines show where they are, in one sweep from left to right. Returns the number and the
+/// place (as it was before the sweep) of each, leftmost first, and what is still wanted.
+pub fn sweep<'a>(list: &mut ListKey, ids: &[StrRef<'a>], deadlines: &ZsetKey) -> (Vec<(usize, usize)>, Wanted<'a>) {
+    let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
+    let mut swept: Vec<(usize, usize)> = Vec::new();
+    let len = list.len();
+    if !wanted.each_once() || ids.len() * PASS_PER_SEARCH >= len {
+        return (swept, wanted);
+    }
+    let mut course: Vec<(f64, usize)> = Vec::with_capacity(ids.len());
+    course.extend(
+        ids.iter()
+            .enumerate()
+            .filter_map(|(tag, id)| Some((deadlines.score(*id)?, tag))),
+    );
+    course.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
+    let mut misses = 0;
+    let mut left: Option<(usize, f64)> = None;
+    let mut right: Option<(usize, f64)> = None;
+    for (deadline, tag) in course {
+        let id = ids[tag];
+        let gone = swept.len();
+        // What was taken out stood to the left of what is still to come.
+        let mut look = |index: usize| look_at(list, index - gone, id, deadlines);
+        let bounds = match (left, right) {
+            (Some(left), Some(right)) => Bounds::Known(left, right),
+            _ => Bounds::look(&mut look, left.map_or(0, |(index, _)| index + 1), len - 1),
+        };
+        let found = match bounds {
+            Bounds::Found(index) => Some(index),
+            Bounds::Unknown => None,
+            Bounds::Known(first, last) => {
+                (left, right) = (Some(first), Some(last));
+                search_falling(first, last, deadline, look)
+            }
+        };
+        match found {
+            Some(index) => {
+                list.remove_at(&[index - gone]);
+                wanted.take(id.bytes());
+                swept.push((tag, index));
+                left = Some((index, deadline));
+            }
+            None => misses += 1,
+        }
+        // The deadlines are no guide here, or the ids are not in the list.
+        if misses > 1 {
+            break;
+        }
+    }
+    (swept, wanted)
 }
 
 /// Ids to look for. Each comes with a tag, its place in the caller's own list; an id may be wanted several times.
@@ -299,7 +372,12 @@ mod tests {
     /// Searches a row for the id at `target`; returns what was found and the number of looks.
     fn search(deadlines: &[f64], target: usize) -> (Option<usize>, usize) {
         let mut looks = 0;
-        let found = search_falling(deadlines.len(), deadlines[target], |index| {
+        let last = deadlines.len() - 1;
+        let ends = ((0, deadlines[0]), (last, deadlines[last]));
+        if let Some(end) = [0, last].into_iter().find(|end| *end == target) {
+            return (Some(end), looks);
+        }
+        let found = search_falling(ends.0, ends.1, deadlines[target], |index| {
             looks += 1;
             Some(if index == target {
                 Look::Found
@@ -329,7 +407,7 @@ mod tests {
             let target = target.index(row.len());
             let (found, looks) = search(&row, target);
             prop_assert!(found.is_none_or(|index| index == target));
-            prop_assert!(looks <= 2 + LOOKS + 2 * CLOSE);
+            prop_assert!(looks <= LOOKS + 2 * CLOSE);
         }
 
         #[test]

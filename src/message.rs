@@ -51,8 +51,8 @@ pub fn remove_places<'a>(call: &Call, list: &mut ListKey, found: &[(usize, Place
     let ascending: SmallVec<[usize; 1]> = found.iter().rev().map(|(_, place)| place.index).collect();
     list.remove_at(&ascending);
 
-    let mut mark = None;
-    let (mut removed, mut marked) = (0, 0);
+    let mut marked: SmallVec<[usize; 1]> = SmallVec::new();
+    let mut removed = 0;
     for (tag, place) in found {
         let walk = len - removed - place.index;
         match place.reach {
@@ -61,17 +61,26 @@ pub fn remove_places<'a>(call: &Call, list: &mut ListKey, found: &[(usize, Place
                 call.replicate_lrem(list.name(), -1, id(*tag));
                 removed += 1;
             }
-            _ => {
-                let mark = mark.get_or_insert_with(|| OwnedStr::new(MARK.as_bytes()));
-                call.replicate_lset(list.name(), place.index, mark.as_ref());
-                marked += 1;
-            }
+            _ => marked.push(place.index),
         }
     }
-    if let Some(mark) = mark {
-        let near_left = found.iter().all(|(_, place)| place.index < len / 2);
-        call.replicate_lrem(list.name(), if near_left { marked } else { -marked }, mark.as_ref());
+    replicate_removal(call, list, len, marked.into_iter());
+}
+
+/// Tells replicas to take out what stood at these places of a list of this length: each place is marked, and one LREM
+/// removes the marks.
+fn replicate_removal(call: &Call, list: &ListKey, len: usize, places: impl ExactSizeIterator<Item = usize>) {
+    let marks = places.len() as i64;
+    if marks == 0 || !call.has_listeners() {
+        return;
     }
+    let mark = OwnedStr::new(MARK.as_bytes());
+    let mut near_left = true;
+    for place in places {
+        call.replicate_lset(list.name(), place, mark.as_ref());
+        near_left &= place < len / 2;
+    }
+    call.replicate_lrem(list.name(), if near_left { marks } else { -marks }, mark.as_ref());
 }
 
 lazy_static::lazy_static! {
@@ -112,10 +121,24 @@ impl Working<'_> {
     pub fn forget(&mut self, call: &Call, ids: &[StrRef]) -> usize {
         let mut had_trace: SmallVec<[bool; 1]> = smallvec![false; ids.len()];
         if let Some(processing) = &mut self.processing {
-            let found = locate::find_all(processing, ids, &self.expire_monitor);
-            remove_places(call, processing, &found, |index| ids[index]);
-            for (index, _) in found {
-                had_trace[index] = true;
+            if let [id] = ids {
+                if let Some(place) = locate::find(processing, *id, Some(&self.expire_monitor)) {
+                    remove_from_list(call, processing, place, *id);
+                    had_trace[0] = true;
+                }
+            } else {
+                let len = processing.len();
+                let (swept, wanted) = locate::sweep(processing, ids, &self.expire_monitor);
+                replicate_removal(call, processing, len, swept.iter().map(|(_, index)| *index));
+                let found = locate::pass(processing, wanted);
+                remove_places(call, processing, &found, |index| ids[index]);
+                for index in swept
+                    .iter()
+                    .map(|swept| swept.0)
+                    .chain(found.iter().map(|found| found.0))
+                {
+                    had_trace[index] = true;
+                }
             }
         }
         let mut watched: SmallVec<[StrRef; 1]> = SmallVec::new();

@@ -85,6 +85,8 @@ struct Key<'c> {
     events: KeyEvents,
     /// Of a list: where the iterator that the server keeps in the handle stands.
     position: Option<usize>,
+    /// Of a list: whether that iterator came there on its way to the left.
+    leftward: bool,
 }
 
 impl<'c> Key<'c> {
@@ -103,6 +105,7 @@ impl<'c> Key<'c> {
             kind,
             events: [None; 3],
             position: None,
+            leftward: false,
         };
         // SAFETY: the key is open.
         let found = unsafe { api!(RedisModule_KeyType(key.raw.as_ptr())) };
@@ -153,6 +156,7 @@ impl<'c> Key<'c> {
         unsafe { api!(RedisModule_CloseKey(self.raw.as_ptr())) };
         self.raw = open_raw(self.call, self.name());
         self.position = None;
+        self.leftward = false;
     }
 }
 
@@ -474,7 +478,7 @@ impl Drop for RangeGuard {
 }
 
 /// Elements that the server's iterator passes in about the time of a fresh start.
-const FAR: usize = 48;
+const FAR: usize = 96;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
@@ -486,8 +490,12 @@ impl ListKey<'_> {
     /// The element at `index`, counted from the left. A step from the last index asked for is cheap; to get further
     /// the handle starts anew, and the server seeks node by node from the nearer end.
     pub fn at(&mut self, index: usize) -> Option<OwnedStr> {
-        if self.key.position.is_some_and(|position| position.abs_diff(index) > FAR) {
-            self.key.reopen();
+        if let Some(position) = self.key.position {
+            if position.abs_diff(index) > FAR {
+                self.key.reopen();
+            } else if position != index {
+                self.key.leftward = index < position;
+            }
         }
         self.key.position = Some(index);
         // SAFETY: the key is open; a missing key or an index out of range gives null. The string is the caller's.
@@ -522,17 +530,10 @@ impl ListKey<'_> {
     /// follow another: on its way to the left the server's iterator loses its place with a removal, and later elements
     /// are missed.
     pub fn remove_at(&mut self, ascending: &[usize]) {
-        // The iterator may have come to the first place on its way to the left.
-        if ascending.len() > 1 && self.key.position.is_some() {
-            self.key.reopen();
-        }
         for (gone, place) in ascending.iter().enumerate() {
             let index = place - gone;
-            if self
-                .key
-                .position
-                .is_some_and(|position| position > index || index - position > FAR)
-            {
+            let position = self.key.position.unwrap_or(index);
+            if self.key.leftward || position > index || index - position > FAR {
                 self.key.reopen();
             }
             // SAFETY: the key is open for writing; an index out of range is refused by the server.
@@ -542,8 +543,6 @@ impl ListKey<'_> {
             }
             self.key.position = Some(index);
         }
-        // What follows starts from a fresh iterator.
-        self.key.position = Some(usize::MAX);
     }
 
     /// The last place of `element`, by the server's own search: quick per element, but not for a handful.
@@ -554,6 +553,7 @@ impl ListKey<'_> {
         let place = self.key.call.list_position_from_right(self.key.name(), element);
         self.key.raw = open_raw(self.key.call, self.key.name());
         self.key.position = None;
+        self.key.leftward = false;
         place
     }
 }
