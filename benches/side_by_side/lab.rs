@@ -63,17 +63,19 @@ impl Lab {
         self.steady(work, 1);
         ok!(self.admin, "CONFIG", "RESETSTAT");
         let start = Instant::now();
-        let (mut size, mut before, mut chunks) = (1, 0.0, Vec::new());
+        let (mut size, mut fastest, mut before, mut chunks) = (1, CHUNK, 0.0, Vec::new());
         while chunks.len() < 3 || start.elapsed() < budget {
             let chunk = self.steady(work, size);
             let now = self.counted_usec(work.counted());
+            fastest = fastest.min(chunk / size as u32);
+            let fitting = (CHUNK.as_nanos() / fastest.as_nanos().max(1)).clamp(1, 256) as usize;
             // The first chunks only find out how many operations take that long.
-            let grows = chunk < CHUNK / 2 && size < 256;
-            if !grows {
+            if 2 * size >= fitting {
                 chunks.push((now - before) / size as f64);
+            } else {
+                size = fitting.min(4 * size);
             }
             before = now;
-            size *= if grows { 2 } else { 1 };
         }
         self.verify(work);
         median(&chunks)
