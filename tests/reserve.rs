@@ -269,6 +269,19 @@ fn an_id_that_stands_twice_in_pending_is_delivered_twice_and_the_later_lease_hol
 }
 
 #[test]
+fn an_id_that_stands_twice_in_pending_is_counted_twice_by_one_call_too() {
+    let server = Server::start();
+    let mut con = server.con();
+    publish(&mut con, "a");
+    ok!(con, "LPUSH", PENDING, "a");
+    let both = reserve_up_to(&mut con, 5);
+    assert_eq!(ids(&both), ["a", "a"]);
+    assert_eq!((both[0].attempts, both[1].attempts), (1, 2));
+    assert_eq!(text(ok!(con, "HGET", MAP, "a:attempts")), "2");
+    assert_eq!(Snapshot::of(&mut con).list(WORK), ["a", "a"]);
+}
+
+#[test]
 fn the_stream_of_a_reserve_is_one_transaction_of_plain_commands() {
     let server = Server::start();
     let mut con = server.con();
