@@ -88,7 +88,11 @@ impl Command for ParseErr {
         let expire_at = keep_ms.map(|ms| Now::read().ms() + ms);
 
         quarantine.drop_expired(call);
+        let one_is_left = quarantine.queue.len() == 1;
         quarantine.store(call, *id, record.as_ref());
+        if one_is_left {
+            quarantine.drop_expired(call);
+        }
         if let Some(max_count) = max_count {
             quarantine.trim(call, max_count);
         }
