@@ -149,9 +149,9 @@ impl<'c> Request<'c> {
             call.replicate_number(c"RPOP", pending.name(), popped as i64);
         }
         let dropped: Vec<StrRef> = dropped.iter().map(OwnedStr::as_ref).collect();
-        forget_payloads(call, &mut payload_map, &dropped, |_| ());
         stats::add(Counter::Dropped, dropped.len());
         if taken.is_empty() {
+            forget_payloads(call, &mut payload_map, &dropped, |_| ());
             return Ok(if popped > 0 { Found::OnlyDropped } else { Found::Nothing });
         }
 
@@ -170,6 +170,7 @@ impl<'c> Request<'c> {
         }
         call.replicate(c"LPUSH", processing.name(), &ids);
         call.replicate(c"HSET", payload_map.name(), &counted);
+        forget_payloads(call, &mut payload_map, &dropped, |_| ());
         call.replicate(c"ZADD", expire_monitor.name(), &leased);
 
         stats::add(Counter::Reserved, taken.len());

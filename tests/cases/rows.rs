@@ -454,9 +454,9 @@ pub const ROWS: &[Row] = &[
                     "[[a pa <time> 1]]",
                     &[
                         "RPOP @q:pending 2",
-                        "HDEL @map ghost:queue",
                         "LPUSH @q:processing a",
                         "HSET @map a:attempts 1",
+                        "HDEL @map ghost:queue",
                         "ZADD @exp <time> a",
                     ],
                 ),
