@@ -298,9 +298,9 @@ fn the_stream_of_a_reserve_is_one_transaction_of_plain_commands() {
         [
             "MULTI".into(),
             format!("RPOP {PENDING} 3"),
-            format!("HDEL {MAP} ghost:queue"),
             format!("LPUSH {WORK} a b"),
             format!("HSET {MAP} a:attempts 1 b:attempts 1"),
+            format!("HDEL {MAP} ghost:queue"),
             format!("ZADD {DUE} {lease} a {lease} b"),
             "EXEC".into()
         ]

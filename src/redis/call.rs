@@ -25,9 +25,24 @@ pub struct Call<'c> {
 
 /// A key that changed, and what the plain commands would have told about it.
 pub(super) struct Event {
-    pub name: OwnedStr,
+    pub name: EventName,
     pub events: KeyEvents,
     pub emptied: bool,
+}
+
+pub(super) enum EventName {
+    /// An argument: alive as long as the call, and events do not outlive it.
+    Argument(StrRef<'static>),
+    Made(OwnedStr),
+}
+
+impl EventName {
+    fn as_ref(&self) -> StrRef<'_> {
+        match self {
+            EventName::Argument(name) => *name,
+            EventName::Made(name) => name.as_ref(),
+        }
+    }
 }
 
 impl<'c> Call<'c> {

@@ -11,7 +11,7 @@ use std::ptr::{null_mut, NonNull};
 use redis_module::raw;
 
 use super::api::api;
-use super::call::Event;
+use super::call::{Event, EventName};
 use super::{Call, OwnedStr, StrRef};
 use crate::error::Error;
 
@@ -62,6 +62,16 @@ impl Name<'_> {
         match self {
             Name::Arg(name) => *name,
             Name::Derived(name) => name.as_ref(),
+        }
+    }
+}
+
+impl Name<'_> {
+    fn for_event(&self) -> EventName {
+        match self {
+            // SAFETY: an argument is the server's until the command returns, and the call fires its events before.
+            Name::Arg(name) => EventName::Argument(unsafe { StrRef::assume_alive(*name) }),
+            Name::Derived(name) => EventName::Made(OwnedStr::retain(name.as_ref())),
         }
     }
 }
@@ -179,7 +189,7 @@ impl Drop for Key<'_> {
         if changed {
             signal_on_close(self.call.ctx(), false);
             self.call.key_changed(Event {
-                name: OwnedStr::retain(self.name()),
+                name: self.name.for_event(),
                 events: self.events,
                 emptied,
             });
@@ -494,7 +504,9 @@ impl ListKey<'_> {
             if position.abs_diff(index) > FAR {
                 self.key.reopen();
             } else if position != index {
-                self.key.leftward = index < position;
+                // For good, until the handle is opened anew: a step to the left over the edge of a node makes the server
+                // count from the node's end, and a removal then shifts its place, whichever way it went last.
+                self.key.leftward |= index < position;
             }
         }
         self.key.position = Some(index);

@@ -16,6 +16,15 @@ pub struct StrRef<'a> {
 }
 
 impl<'a> StrRef<'a> {
+    /// # Safety
+    /// The string is not used after its owner is gone.
+    pub(super) unsafe fn assume_alive(string: StrRef<'_>) -> StrRef<'static> {
+        StrRef {
+            raw: string.raw,
+            owner: PhantomData,
+        }
+    }
+
     pub(super) fn raw(self) -> *mut raw::RedisModuleString {
         self.raw.as_ptr()
     }
