@@ -1,10 +1,12 @@
-//! Permission on keys that are not arguments. The server checks the arguments of a command; a derived key comes out
-//! of a hash, so the module has to ask on behalf of the caller.
+//! Permission that the server does not look after. It checks the arguments of a command when that is called; a derived
+//! key comes out of a hash, and a client may wait for longer than it keeps its permission, so there the module asks on
+//! behalf of the caller.
 
 use std::ffi::c_int;
 use std::ptr::NonNull;
 
 use redis_module::raw;
+use smallvec::SmallVec;
 
 use super::api::api;
 use super::{Call, OwnedStr, StrRef};
@@ -45,6 +47,33 @@ impl<'c> User<'c> {
             }
         };
         User { call, raw }
+    }
+
+    /// Whether the caller may run the command with these arguments. The server has asked before the first run; a
+    /// client that waited since may have lost the permission.
+    pub fn may_run(&self, command: &str) -> bool {
+        let Some(user) = self.raw else { return true };
+        let command = OwnedStr::new(command.as_bytes());
+        let mut words: SmallVec<[*mut raw::RedisModuleString; 16]> = SmallVec::new();
+        words.push(command.as_ref().raw());
+        words.extend(self.call.args().iter().map(|arg| arg.raw()));
+        // SAFETY: user, context and the strings are alive; the server only reads them.
+        unsafe {
+            let allowed = api!(RedisModule_ACLCheckCommandPermissions(
+                user.as_ptr(),
+                words.as_mut_ptr(),
+                words.len() as c_int
+            )) == raw::REDISMODULE_OK as c_int;
+            if !allowed {
+                api!(RedisModule_ACLAddLogEntry(
+                    self.call.ctx(),
+                    user.as_ptr(),
+                    command.as_ref().raw(),
+                    raw::RedisModuleACLLogEntryReason_REDISMODULE_ACL_LOG_CMD,
+                ));
+            }
+            allowed
+        }
     }
 
     /// Also writes the refusal into ACL LOG, as the server does for arguments.

@@ -10,7 +10,7 @@ use redis_module::raw;
 use super::api;
 use super::call::Call;
 use super::command::{self, Command};
-use super::key::signal_on_close;
+use super::key::{look_at_server_version, signal_on_close};
 use super::{config, info, listeners, log};
 use crate::error::Error;
 use crate::stats::{self, Counter};
@@ -159,6 +159,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     let call = unsafe { Call::load(ctx, argv, argc) };
     let loaded = catch_unwind(AssertUnwindSafe(|| {
         signal_on_close(ctx, false);
+        look_at_server_version();
         call.remember_cluster_mode();
         config::register(&call)?;
         listeners::watch(ctx)?;

@@ -7,6 +7,7 @@
 
 use std::ffi::{c_int, CStr};
 use std::ptr::{null_mut, NonNull};
+use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_module::raw;
 
@@ -487,6 +488,16 @@ impl Drop for RangeGuard {
     }
 }
 
+/// Whether the iterator in a handle may be used after a removal. Up to Redis 7.0.5 that crashed the server, and no
+/// function tells those servers from later ones; Valkey reports a version after that.
+static ITERATOR_SURVIVES: AtomicBool = AtomicBool::new(false);
+
+pub(super) fn look_at_server_version() {
+    // SAFETY: the function takes nothing.
+    let version = unsafe { api!(RedisModule_GetServerVersion()) };
+    ITERATOR_SURVIVES.store(version >= 0x07_00_06, Ordering::Relaxed);
+}
+
 /// Elements that the server's iterator passes in about the time of a fresh start.
 const FAR: usize = 96;
 
@@ -554,6 +565,9 @@ impl ListKey<'_> {
                 self.key.changed_once_more(c"lrem");
             }
             self.key.position = Some(index);
+            if !ITERATOR_SURVIVES.load(Ordering::Relaxed) {
+                self.key.reopen();
+            }
         }
     }
 
