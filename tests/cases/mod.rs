@@ -135,8 +135,8 @@ impl World {
     pub fn set_up(&self, con: &mut impl ConnectionLike, setup: &[&str]) {
         // Not FLUSHALL: it would kill a synchronisation that is just ending, and its replica with it.
         let keys: Vec<Vec<u8>> = ask!(con, "KEYS", "*");
-        if !keys.is_empty() {
-            ok!(con, "DEL", keys);
+        for key in keys {
+            ok!(con, "DEL", key);
         }
         self.add(con, setup);
     }
