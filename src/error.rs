@@ -28,6 +28,8 @@ pub enum Error {
     NoPermission {
         derived_key: Vec<u8>,
     },
+    /// Lost by a client while it waited.
+    PermissionWithdrawn,
     CrossSlot {
         derived_key: Vec<u8>,
     },
@@ -66,6 +68,10 @@ impl fmt::Display for Error {
                 f,
                 "NOPERM no permission to access the derived key '{}'",
                 printable(derived_key)
+            ),
+            Error::PermissionWithdrawn => write!(
+                f,
+                "NOPERM the permission to run this command on these keys was withdrawn while the client waited"
             ),
             Error::CrossSlot { derived_key } => write!(
                 f,

@@ -546,6 +546,47 @@ fn a_user_without_permission_is_refused_and_does_not_wait() {
 }
 
 #[test]
+fn a_client_that_lost_its_permission_while_it_waited_gets_an_error_and_the_message_goes_to_the_next() {
+    let server = Server::start();
+    let mut con = server.con();
+    let rules = ["resetkeys", "-@all", "-rmq.reserve", "resetkeys %R~*"];
+    for rule in rules {
+        ok!(con, "FLUSHALL");
+        ok!(con, "ACL", "SETUSER", "bob", "reset", "on", ">pw", "+@all", "~*");
+        let mut raw = Raw::connect(&server);
+        assert_eq!(raw.call(&["AUTH", "bob", "pw"]), Reply::Simple("OK".into()));
+        raw.send(WAIT_FOR_EVER);
+        assert!(eventually(deadline(), || blocked_clients(&server) == 1));
+        let mut next = Waiter::start(&server);
+        ok!(con, "ACL", "SETUSER", "bob", rule.split(' ').collect::<Vec<_>>());
+        ok!(con, "ACL", "LOG", "RESET");
+        publish(&mut con, "a");
+        let withdrawn = "NOPERM the permission to run this command on these keys was withdrawn while the client waited";
+        assert_eq!(raw.read(), Reply::Error(withdrawn.into()), "{rule}");
+        assert_eq!(next.served_id(), "a");
+        assert_eq!(items(ok!(con, "ACL", "LOG")).len(), 1);
+    }
+    ok!(con, "FLUSHALL");
+    ok!(con, "ACL", "SETUSER", "bob", "reset", "on", ">pw", "+@all", "~*");
+    let mut raw = Raw::connect(&server);
+    raw.call(&["AUTH", "bob", "pw"]);
+    raw.send(WAIT_FOR_EVER);
+    assert!(eventually(deadline(), || blocked_clients(&server) == 1));
+    ok!(
+        con,
+        "ACL",
+        "SETUSER",
+        "bob",
+        "resetkeys",
+        format!("%RW~{PENDING}"),
+        format!("%W~{WORK}")
+    );
+    ok!(con, "ACL", "SETUSER", "bob", format!("%RW~{MAP}"), format!("%W~{DUE}"));
+    publish(&mut con, "b");
+    assert_eq!(deliveries(value_of(raw.read()))[0].id, "b");
+}
+
+#[test]
 fn the_effects_of_serving_a_waiting_client_are_replicated_once_after_what_woke_it() {
     let server = Server::start();
     let mut con = server.con();

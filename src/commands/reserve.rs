@@ -9,6 +9,7 @@ use crate::args::{self, distinct_keys, Opt};
 use crate::clock::Now;
 use crate::error::Error;
 use crate::message::{attempts_field, forget_payloads};
+use crate::redis::acl::User;
 use crate::redis::blocking::{self, Waits};
 use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
 use crate::redis::key::End;
@@ -80,11 +81,17 @@ impl Command for Reserve {
 
 impl Waits for Reserve {
     fn serve<'c>(call: &'c Call<'c>) -> Result<bool, Error> {
-        match Request::parse(call)?.take(call) {
-            // Not a list is not a message: wait on, as BLMOVE does.
-            Err(Error::WrongType {
-                argument: "pending", ..
-            }) => Ok(false),
+        let request = Request::parse(call)?;
+        // Not a list is not a message: wait on, as BLMOVE does. Some servers ask every client that waits, when the
+        // first has emptied the list already.
+        match ListKey::open(call, request.pending, "pending") {
+            Ok(pending) if pending.len() > 0 => {}
+            _ => return Ok(false),
+        }
+        if !User::of(call).may_run(Self::SPEC.name) {
+            return Err(Error::PermissionWithdrawn);
+        }
+        match request.take(call) {
             Ok(Found::OnlyDropped) if !blocking::may_change_and_wait() => {
                 call.reply_nil_array();
                 Ok(true)

@@ -53,6 +53,7 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_FreeServerInfo,
         RedisModule_NotifyKeyspaceEvent,
         RedisModule_GetContextFlags,
+        RedisModule_GetSelectedDb,
         RedisModule_GetClientId,
         RedisModule_GetClientUserNameById,
         RedisModule_GetCurrentUserName,
