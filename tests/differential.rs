@@ -66,8 +66,8 @@ fn pending_of(queue: &str) -> String {
 
 /// Both worlds, and what was done to them.
 struct Twins {
-    script_server: Server,
-    module_server: Server,
+    /// They live as long as this.
+    _servers: [Server; 2],
     script: Connection,
     module: Connection,
     peer: Peer,
@@ -108,8 +108,7 @@ impl Twins {
             script,
             module,
             field_expiry: module_server.supports("hexpire"),
-            script_server,
-            module_server,
+            _servers: [script_server, module_server],
             rng,
             made: 0,
             trace: VecDeque::new(),

@@ -844,6 +844,8 @@ impl Model {
         if !self.exists(map, processing, id) {
             return Err(Outcome::Refused(vec!["NOMSG"]));
         }
+        // An id in dlq without a dead letter stands for nothing; REDRIVE clears it away.
+        let again = self.field(dlq_map, id).is_some();
         let queue = self.field(map, &queue_field(id)).cloned();
         let queue = queue.or_else(|| processing.strip_suffix(b":processing").map(<[u8]>::to_vec));
         if let Some(queue) = queue {
@@ -851,7 +853,8 @@ impl Model {
         }
         self.hash_mut(dlq_map).insert((*id).clone(), (*payload).clone());
         let before = self.list(dlq).to_vec();
-        let expected = expected_counts(&before, &[id]);
+        let replaced: &[&Bytes] = if again { &[id] } else { &[] };
+        let expected = expected_counts(&before, replaced);
         match observed_list(step, dlq) {
             [first, rest @ ..] if first == *id && is_rest_of(&before, rest, &expected) => {
                 *self.list_mut(dlq) = observed_list(step, dlq).to_vec();
