@@ -1,0 +1,258 @@
+//! How long a call blocks the server when a great deal is due: a million delayed messages, a hundred thousand stuck.
+//! The server's own SLOWLOG measures, and the kernel says how much of that the server was on a processor: the rest
+//! belongs to whatever else runs on the machine. The bound is asked of the median of many calls, on the processor.
+//!
+//! `RMQ_MESSAGES` (1000000) delayed; a tenth of that is stuck.
+
+mod common;
+mod traffic;
+use common::*;
+use redis::{Cmd, Connection};
+use traffic::scaled;
+
+/// What no call with a batch of 1000 may take longer than.
+const BOUND_US: u64 = 20_000;
+const QUEUES: usize = 4;
+
+struct Row {
+    what: String,
+    batch: usize,
+    /// By the server's clock, sorted, in microseconds.
+    times: Vec<u64>,
+    /// On the processor, the same.
+    worked: Vec<u64>,
+}
+
+fn at(times: &[u64], percent: usize) -> u64 {
+    times[(times.len() - 1) * percent / 100]
+}
+
+struct Lab {
+    server: Server,
+    con: Connection,
+    rows: Vec<Row>,
+}
+
+impl Lab {
+    /// Runs a call many times; what it took is what the server says.
+    fn measure(&mut self, what: &str, batch: usize, calls: usize, mut call: impl FnMut(usize) -> Cmd) {
+        ok!(self.con, "SLOWLOG", "RESET");
+        let mut name = String::new();
+        let mut worked = Vec::new();
+        for number in 0..calls {
+            let call = call(number);
+            let before = self.on_processor();
+            name = line_of(&call).split(' ').next().unwrap_or_default().to_string();
+            let reply = commands::top_error(redis::ConnectionLike::req_command(&mut self.con, &call));
+            let reply = reply.unwrap_or_else(|e| panic!("{what}: {e}"));
+            if let redis::Value::Array(items) = &reply {
+                assert!(
+                    !items.is_empty(),
+                    "{what}: call {number} of {calls} found nothing to do"
+                );
+            }
+            // The kernel's sum is exact once the server sleeps again.
+            std::thread::sleep(std::time::Duration::from_micros(500));
+            worked.push(self.on_processor() - before);
+        }
+        worked.sort_unstable();
+        let mut times = Vec::new();
+        for entry in items(ok!(self.con, "SLOWLOG", "GET", -1)) {
+            let entry = items(entry);
+            if text(items(entry[3].clone()).remove(0)) == name {
+                times.push(text(entry[2].clone()).parse().expect("microseconds"));
+            }
+        }
+        assert_eq!(times.len(), calls, "{what}: the slow log has every call");
+        times.sort_unstable();
+        println!("  {what}, batch {batch}: median {} µs of {calls} calls", at(&times, 50));
+        let what = what.into();
+        self.rows.push(Row {
+            what,
+            batch,
+            times,
+            worked,
+        });
+    }
+
+    /// Microseconds that the server's main thread has been on a processor.
+    fn on_processor(&self) -> u64 {
+        let pid = self.server.pid();
+        let path = format!("/proc/{pid}/task/{pid}/schedstat");
+        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+        let nanos: u64 = text
+            .split(' ')
+            .next()
+            .and_then(|n| n.parse().ok())
+            .expect("nanoseconds");
+        nanos / 1000
+    }
+
+    fn print(&self) {
+        let version = self.server.version();
+        let kind = if self.server.is_valkey() { "Valkey" } else { "Redis" };
+        println!("\n{kind} {}.{}.{}, times in ms\n", version.0, version.1, version.2);
+        println!("| call | batch | calls | on the processor, median | median | 99 % | longest |");
+        println!("|---|---|---|---|---|---|---|");
+        for row in &self.rows {
+            let ms = |us: u64| format!("{:.2}", us as f64 / 1000.0);
+            let (what, batch, calls, worked) = (&row.what, row.batch, row.times.len(), ms(at(&row.worked, 50)));
+            let [median, most, longest] = [50, 99, 100].map(|percent| ms(at(&row.times, percent)));
+            println!("| {what} | {batch} | {calls} | {worked} | {median} | {most} | {longest} |");
+        }
+        println!();
+    }
+}
+
+fn id(n: usize) -> String {
+    format!("01890a5d-ac96-774b-bcce-{n:012}")
+}
+
+/// In chunks, as plain commands: `command key` with the arguments of many messages.
+fn fill(con: &mut Connection, count: usize, command: &str, key: &str, args: impl Fn(usize) -> Vec<String>) {
+    const CHUNK: usize = 1000;
+    for start in (0..count).step_by(CHUNK * 20) {
+        let mut pipe = redis::pipe();
+        for from in (start..count.min(start + CHUNK * 20)).step_by(CHUNK) {
+            let all: Vec<String> = (from..count.min(from + CHUNK)).flat_map(&args).collect();
+            pipe.add_command(command!(command, key, all)).ignore();
+        }
+        let _: () = pipe.query(con).expect("plain commands");
+    }
+}
+
+#[test]
+fn no_call_with_a_batch_of_1000_blocks_the_server_longer_than_20_ms_at_a_million_due_and_100000_stuck() {
+    let delayed = scaled("RMQ_MESSAGES", 1_000_000);
+    let stuck = delayed / 10;
+    let server = Server::builder()
+        .arg("slowlog-log-slower-than", "0")
+        .arg("slowlog-max-len", "100000")
+        .start();
+    let con = server.con();
+    let mut lab = Lab {
+        server,
+        con,
+        rows: Vec::new(),
+    };
+    let con = &mut lab.con;
+
+    println!("  filling in {delayed} due and three times {stuck} stuck");
+    fill(con, delayed, "HSET", "payloads", |n| {
+        vec![id(n), "x".repeat(100), id(n) + ":queue", format!("q{}", n % QUEUES)]
+    });
+    fill(con, delayed, "ZADD", "delays", |n| vec![(n + 1).to_string(), id(n)]);
+    // Expired in the order in which they stand in the list, oldest at the right; and the other way round, which is the
+    // longest way to each.
+    for (name, newest_first) in [("old", false), ("new", true), ("kept", false)] {
+        let id = |n| format!("{name}-{}", id(n));
+        let payload = |n| vec![id(n), "x".repeat(100), id(n) + ":queue", name.to_string()];
+        fill(con, stuck, "HSET", &format!("{name}:payloads"), payload);
+        fill(con, stuck, "LPUSH", &format!("{name}:processing"), |n| vec![id(n)]);
+        let rank = |n: usize| if newest_first { stuck - n } else { n + 1 };
+        fill(con, stuck, "ZADD", &format!("{name}:expires"), |n| {
+            vec![rank(n).to_string(), id(n)]
+        });
+    }
+
+    let calls = |batch: usize, most: usize, of: usize| most.min(of / batch / 3).max(5);
+    for batch in [100, 1000] {
+        let n = calls(batch, 200, delayed);
+        lab.measure("DELAYTICK", batch, n, |_| {
+            command!("RMQ.DELAYTICK", "delays", "payloads", batch)
+        });
+        let n = calls(batch, 30, stuck);
+        for (name, about) in [("old", "oldest first"), ("new", "newest first")] {
+            let (expires, payloads) = (format!("{name}:expires"), format!("{name}:payloads"));
+            lab.measure(&format!("TIMEOUTS, {about}"), batch, n, |_| {
+                command!("RMQ.TIMEOUTS", &expires, &payloads, "*", batch)
+            });
+        }
+        // Each takes the next in order: what is claimed goes to the end.
+        lab.measure("TIMEOUTS CLAIM", batch, n, |_| {
+            command!(
+                "RMQ.TIMEOUTS",
+                "kept:expires",
+                "kept:payloads",
+                "*",
+                batch,
+                "CLAIM",
+                600000
+            )
+        });
+    }
+    let kept = |n: usize| format!("kept-{}", id(n));
+    let middle = stuck / 2;
+    lab.measure("COMPLETE, oldest", 1, 100, |n| {
+        command!(
+            "RMQ.COMPLETE",
+            "kept:payloads",
+            "kept:processing",
+            "kept:expires",
+            kept(n)
+        )
+    });
+    lab.measure("COMPLETE, in the middle", 1, 100, |n| {
+        command!(
+            "RMQ.COMPLETE",
+            "kept:payloads",
+            "kept:processing",
+            "kept:expires",
+            kept(middle + n)
+        )
+    });
+    lab.measure("RETRY, in the middle", 1, 100, |n| {
+        let id = kept(middle + 100 + n);
+        command!(
+            "RMQ.RETRY",
+            "kept:payloads",
+            "kept:delays",
+            "kept:expires",
+            "kept:processing",
+            id,
+            "again",
+            0
+        )
+    });
+    lab.measure("COMPLETE, all over", 1000, 10, |n| {
+        let ids: Vec<String> = (0..1000)
+            .map(|i| kept((middle + 300 + n * 7 + i * 31) % stuck))
+            .collect();
+        command!("RMQ.COMPLETE", "kept:payloads", "kept:processing", "kept:expires", ids)
+    });
+    lab.measure("RESERVE COUNT", 1000, 20, |_| {
+        command!(
+            "RMQ.RESERVE",
+            "q0:pending",
+            "q0:processing",
+            "payloads",
+            "expires",
+            60000,
+            "COUNT",
+            1000
+        )
+    });
+    lab.measure("PUBLISH", 1000, 20, |call| {
+        let messages: Vec<String> = (0..1000)
+            .flat_map(|n| [format!("p-{call}-{n}"), "x".repeat(100)])
+            .collect();
+        command!("RMQ.PUBLISH", "payloads", "q1:pending", messages)
+    });
+    fill(&mut lab.con, 20_000, "LPUSH", "dlq", |n| vec![format!("d-{n}")]);
+    fill(&mut lab.con, 20_000, "HSET", "dead", |n| {
+        vec![format!("d-{n}"), "x".repeat(100), format!("d-{n}:queue"), "q2".into()]
+    });
+    lab.measure("REDRIVE", 1000, 20, |_| {
+        command!("RMQ.REDRIVE", "dlq", "dead", "payloads", 1000)
+    });
+
+    lab.print();
+    for row in lab.rows.iter().filter(|row| row.batch == 1000) {
+        let median = at(&row.worked, 50);
+        assert!(
+            median <= BOUND_US,
+            "{}, batch 1000: the median call worked for {median} µs",
+            row.what
+        );
+    }
+}
