@@ -6,6 +6,7 @@ mod args;
 mod clock;
 mod commands;
 mod derived;
+mod due;
 mod error;
 mod id;
 mod locate;

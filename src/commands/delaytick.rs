@@ -6,11 +6,12 @@
 use crate::args;
 use crate::clock::Now;
 use crate::derived::DerivedLists;
+use crate::due::{self, Visit};
 use crate::error::Error;
-use crate::message::PENDING;
+use crate::message::{queue_field, PENDING};
 use crate::redis::acl::Access;
 use crate::redis::command::{key, required, Command, KeyUse, Kind, Spec};
-use crate::redis::key::{End, Walk};
+use crate::redis::key::End;
 use crate::redis::{Call, HashKey, OwnedStr, StrRef, ZsetKey};
 use crate::stats::{self, Counter};
 
@@ -43,26 +44,21 @@ impl Command for DelayTick {
         let mut delay_tasks = ZsetKey::open(call, delay_tasks, "delay_tasks")?;
         let payload_map = HashKey::open(call, payload_map, "payload_map")?;
 
-        let mut due: Vec<(OwnedStr, usize)> = Vec::new();
+        let mut ready: Vec<(OwnedStr, usize)> = Vec::new();
         let mut orphans: Vec<OwnedStr> = Vec::new();
-        let mut skipped = 0;
-        delay_tasks.up_to(Now::read().ms() as f64, |id, _| {
-            match payload_map.get(crate::message::queue_field(id.as_ref()).as_ref()) {
+        let skipped = due::walk(call, &delay_tasks, Now::read().ms() as f64, batch, |id| {
+            match payload_map.get(queue_field(id.as_ref()).as_ref()) {
                 None => orphans.push(id),
                 Some(queue) => match pending.find(queue)? {
-                    queue if pending.is_list(queue) => due.push((id, queue)),
-                    _ => skipped += 1,
+                    queue if pending.is_list(queue) => ready.push((id, queue)),
+                    _ => return Ok(Visit::Passed),
                 },
             }
-            Ok(if due.len() + orphans.len() < batch {
-                Walk::On
-            } else {
-                Walk::Stop
-            })
+            Ok(Visit::Taken)
         })?;
 
         let mut by_queue: Vec<Vec<StrRef>> = vec![Vec::new(); pending.len()];
-        for (id, queue) in &due {
+        for (id, queue) in &ready {
             by_queue[*queue].push(id.as_ref());
         }
         for (queue, list) in pending.lists() {
@@ -74,7 +70,7 @@ impl Command for DelayTick {
                 call.replicate(c"LPUSH", list.name(), ids);
             }
         }
-        let leaving: Vec<StrRef> = due
+        let leaving: Vec<StrRef> = ready
             .iter()
             .map(|(id, _)| id)
             .chain(&orphans)
@@ -87,11 +83,11 @@ impl Command for DelayTick {
             call.replicate(c"ZREM", delay_tasks.name(), &leaving);
         }
 
-        stats::add(Counter::Moved, due.len());
+        stats::add(Counter::Moved, ready.len());
         stats::add(Counter::Stale, orphans.len());
         pending.report_skipped(skipped);
-        call.reply_array(due.len());
-        for (id, queue) in &due {
+        call.reply_array(ready.len());
+        for (id, queue) in &ready {
             call.reply_array(2);
             call.reply_str(id.as_ref());
             call.reply_str(pending.name(*queue));

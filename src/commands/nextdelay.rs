@@ -27,7 +27,7 @@ impl Command for NextDelay {
         };
         let mut next = None;
         if let Some(delay_tasks) = ZsetKey::open_to_read(call, delay_tasks, "delay_tasks")? {
-            delay_tasks.up_to(f64::INFINITY, |id, due| {
+            delay_tasks.between(f64::NEG_INFINITY, f64::INFINITY, |id, due| {
                 next = Some((id, due));
                 Ok::<_, Error>(Walk::Stop)
             })?;

@@ -8,12 +8,12 @@
 use crate::args::{self, Opt};
 use crate::clock::Now;
 use crate::derived::DerivedLists;
+use crate::due::{self, Visit};
 use crate::error::Error;
 use crate::locate::{self, Wanted};
 use crate::message::{queue_field, remove_places, PROCESSING};
 use crate::redis::acl::Access;
 use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
-use crate::redis::key::Walk;
 use crate::redis::{Call, HashKey, OwnedStr, StrRef, ZsetKey};
 use crate::stats::{self, Counter};
 
@@ -62,8 +62,7 @@ impl Command for Timeouts {
 
         let mut expired: Vec<Expired> = Vec::new();
         let mut orphans: Vec<OwnedStr> = Vec::new();
-        let mut skipped = 0;
-        expire_monitor.up_to(target_time, |id, _| {
+        let skipped = due::walk(call, &expire_monitor, target_time, batch, |id| {
             match payload_map.get_two(id.as_ref(), queue_field(id.as_ref()).as_ref()) {
                 [Some(payload), Some(queue)] => match processing.find(queue)? {
                     queue if processing.is_list(queue) => expired.push(Expired {
@@ -72,15 +71,11 @@ impl Command for Timeouts {
                         queue,
                         in_processing: false,
                     }),
-                    _ => skipped += 1,
+                    _ => return Ok(Visit::Passed),
                 },
                 _ => orphans.push(id),
             }
-            Ok(if expired.len() + orphans.len() < batch {
-                Walk::On
-            } else {
-                Walk::Stop
-            })
+            Ok(Visit::Taken)
         })?;
 
         let mut by_queue: Vec<Vec<usize>> = vec![Vec::new(); processing.len()];

@@ -95,6 +95,11 @@ impl<'c> Call<'c> {
         &self.args[1..]
     }
 
+    pub fn selected_db(&self) -> i32 {
+        // SAFETY: the context is alive.
+        unsafe { api!(RedisModule_GetSelectedDb(self.ctx)) }
+    }
+
     /// True where the caller cannot wait: in MULTI, in a script, in a call from another module.
     pub fn may_not_block(&self) -> bool {
         let no_wait = raw::REDISMODULE_CTX_FLAGS_MULTI

@@ -448,9 +448,14 @@ impl ZsetKey<'_> {
         deleted != 0
     }
 
-    /// Members with a score of at most `max`, lowest first, until `visit` says stop. Nothing is removed meanwhile:
+    /// Members with a score from `min` to `max`, lowest first, until `visit` says stop. Nothing is removed meanwhile:
     /// a removal would leave the server's iterator dangling.
-    pub fn up_to<E>(&self, max: f64, mut visit: impl FnMut(OwnedStr, f64) -> Result<Walk, E>) -> Result<(), E> {
+    pub fn between<E>(
+        &self,
+        min: f64,
+        max: f64,
+        mut visit: impl FnMut(OwnedStr, f64) -> Result<Walk, E>,
+    ) -> Result<(), E> {
         if !self.key.exists() {
             return Ok(());
         }
@@ -458,7 +463,7 @@ impl ZsetKey<'_> {
         // SAFETY: the key is open and a sorted set. The iterator lives in the handle; `&self` keeps writers of this
         // handle away until the guard stops it, and no other handle on the key exists.
         unsafe {
-            api!(RedisModule_ZsetFirstInScoreRange(key, f64::NEG_INFINITY, max, 0, 0));
+            api!(RedisModule_ZsetFirstInScoreRange(key, min, max, 0, 0));
             let _stop = RangeGuard(key);
             loop {
                 let mut score = 0.0;
