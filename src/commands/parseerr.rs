@@ -97,22 +97,24 @@ impl Command for ParseErr {
             quarantine.trim(call, max_count);
         }
         working.forget(call, std::slice::from_ref(id));
-        match expire_at {
-            Some(expire_at) if !expire_field && !quarantine.map.has_ttl() => {
-                quarantine.map.expire_at(expire_at);
-                call.replicate_number(c"PEXPIREAT", quarantine.map.name(), expire_at);
+        if let Some(expire_at) = expire_at {
+            let has_ttl = quarantine.map.has_ttl();
+            // By plain commands, which need the key for themselves and fire their events after ours.
+            drop((quarantine, working));
+            call.fire_events();
+            let expire_at = OwnedStr::new(expire_at.to_string().as_bytes());
+            let (fields, one) = (OwnedStr::new(b"FIELDS"), OwnedStr::new(b"1"));
+            let expires = if expire_field {
+                let words = [expire_at.as_ref(), fields.as_ref(), one.as_ref(), *id];
+                call.run_plain(c"HPEXPIREAT", *parse_error_map, &words)
+            } else {
+                has_ttl || call.run_plain(c"PEXPIREAT", *parse_error_map, &[expire_at.as_ref()])
+            };
+            if !expires {
+                log::warning(
+                    "rmq: the server refused to let a parse-error record expire: it was stored without expiry",
+                );
             }
-            Some(expire_at) if expire_field => {
-                // By the plain command, which needs the key for itself and fires its event after ours.
-                drop((quarantine, working));
-                call.fire_events();
-                if !call.expire_field_at(*parse_error_map, *id, expire_at) {
-                    log::warning(
-                        "rmq: the server did not take HPEXPIREAT: a parse-error record was stored without expiry",
-                    );
-                }
-            }
-            _ => (),
         }
 
         stats::add(Counter::Quarantined, 1);

@@ -71,7 +71,6 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_KeyType,
         RedisModule_ValueLength,
         RedisModule_GetExpire,
-        RedisModule_SetAbsExpire,
         RedisModule_HashGet,
         RedisModule_HashSet,
         RedisModule_ListPush,

@@ -280,39 +280,25 @@ impl<'c> Call<'c> {
         }
     }
 
-    /// HPEXPIREAT of one field. False where the server did not do it.
-    pub fn expire_field_at(&self, hash: StrRef, field: StrRef, unix_ms: i64) -> bool {
-        // SAFETY: "slcls" is a string, a long long, a C string, a long long and a string, for the call and for the
-        // replication alike; the reply is freed by the guard.
-        unsafe {
-            let reply = Reply(api!(RedisModule_Call(
+    /// Runs `command key arguments…`, here and on replicas. False where the server did not do it.
+    pub fn run_plain(&self, command: &CStr, key: StrRef, arguments: &[StrRef]) -> bool {
+        // SAFETY: "sv" is one string, then a pointer to strings with their number; the reply is freed by the guard.
+        let reply = unsafe {
+            Reply(api!(RedisModule_Call(
                 self.ctx,
-                c"HPEXPIREAT".as_ptr(),
-                c"slcls".as_ptr(),
-                hash.raw(),
-                unix_ms as std::ffi::c_longlong,
-                c"FIELDS".as_ptr(),
-                1 as std::ffi::c_longlong,
-                field.raw(),
-            )));
-            if !reply.is_array() {
-                return false;
-            }
-            if !self.effect_is_heard() {
-                return true;
-            }
-            api!(RedisModule_Replicate(
-                self.ctx,
-                c"HPEXPIREAT".as_ptr(),
-                c"slcls".as_ptr(),
-                hash.raw(),
-                unix_ms as std::ffi::c_longlong,
-                c"FIELDS".as_ptr(),
-                1 as std::ffi::c_longlong,
-                field.raw(),
-            ));
-            true
+                command.as_ptr(),
+                c"sv".as_ptr(),
+                key.raw(),
+                arguments.as_ptr(),
+                arguments.len(),
+            )))
+        };
+        let failed = [raw::REDISMODULE_REPLY_UNKNOWN, raw::REDISMODULE_REPLY_ERROR];
+        let done = !failed.contains(&(reply.kind() as isize));
+        if done {
+            self.replicate(command, key, arguments);
         }
+        done
     }
 
     /// Whether a user stands behind the call. Calls from another module may come from nobody.
@@ -405,10 +391,6 @@ impl Reply {
         (self.kind() == raw::REDISMODULE_REPLY_INTEGER as c_int)
             // SAFETY: the reply is alive, and an integer.
             .then(|| unsafe { api!(RedisModule_CallReplyInteger(self.0)) })
-    }
-
-    fn is_array(&self) -> bool {
-        self.kind() == raw::REDISMODULE_REPLY_ARRAY as c_int
     }
 }
 

@@ -373,13 +373,6 @@ impl HashKey<'_> {
         // SAFETY: the key is open.
         unsafe { api!(RedisModule_GetExpire(self.key.raw.as_ptr())) != NO_EXPIRE }
     }
-
-    /// Sets the time at which the whole key goes, in Unix ms. The key must exist.
-    pub fn expire_at(&mut self, unix_ms: i64) {
-        // SAFETY: the key is open for writing; a missing key is refused by the server and stays missing.
-        unsafe { api!(RedisModule_SetAbsExpire(self.key.raw.as_ptr(), unix_ms)) };
-        self.key.changed_as(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
-    }
 }
 
 /// `REDISMODULE_HASH_DELETE` and `REDISMODULE_NO_EXPIRE` of the C header, which are casts that bindgen cannot render.
