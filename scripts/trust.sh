@@ -1,0 +1,105 @@
+#!/usr/bin/env bash
+# The reliability suite, with progress; the last line is 'N passed, N failed'. docs/reliability.md tells what it proves.
+# Usage: scripts/trust.sh            everything on redis-7.0, then a shorter round on redis-8 and valkey-9
+#        TRUST=ci scripts/trust.sh   the same with smaller numbers, for continuous integration
+#        LONG=1 scripts/trust.sh     rounds with fresh seeds for 30 minutes (MINUTES=30), on one server after the other
+# RMQ_SEED chooses the seed. Each size can be given: RMQ_OPS, RMQ_CALLS, RMQ_KILLS, RMQ_SECONDS, RMQ_FAILOVERS,
+# RMQ_RELOADS, RMQ_MIGRATIONS, RMQ_CYCLES, RMQ_LIMITS, RMQ_MESSAGES, RMQ_UNLOADS.
+set -euo pipefail
+cd "$(dirname "$0")/.."
+
+all=(trust_model trust_fuzz trust_crash trust_replication trust_cluster trust_memory trust_reload trust_load)
+# What each server of the matrix has to pass.
+everywhere=(trust_model trust_fuzz trust_crash trust_replication)
+# What 'make matrix' runs too: continuous integration does, so it leaves them out here.
+shared=(differential replication acl loading)
+main=redis-7.0
+others=(redis-8 valkey-9)
+passed=0 failed=0 failures=()
+logs=target/test-logs
+mkdir -p $logs
+started=$SECONDS
+
+# sizes NAME=VALUE...: each unless the environment has it already.
+given=$(env | sed -n 's/^\(RMQ_[A-Z]*\)=.*/\1/p')
+sizes() {
+    local size
+    for size; do
+        grep -qx "${size%%=*}" <<<"$given" || export "RMQ_${size#RMQ_}"
+    done
+}
+full() {
+    sizes RMQ_OPS=100000 RMQ_CALLS=1000000 RMQ_KILLS=50 RMQ_SECONDS=15 RMQ_FAILOVERS=6 RMQ_RELOADS=20 RMQ_MIGRATIONS=12 \
+        RMQ_CYCLES=1000000 RMQ_LIMITS=15 RMQ_MESSAGES=1000000 RMQ_UNLOADS=20
+}
+short() {
+    sizes RMQ_OPS=20000 RMQ_CALLS=100000 RMQ_KILLS=15 RMQ_SECONDS=5 RMQ_FAILOVERS=4 RMQ_RELOADS=12 RMQ_MIGRATIONS=8 \
+        RMQ_CYCLES=200000 RMQ_LIMITS=10 RMQ_MESSAGES=300000 RMQ_UNLOADS=10
+}
+ci() {
+    sizes RMQ_OPS=100000 RMQ_CALLS=200000 RMQ_KILLS=50 RMQ_SECONDS=8 RMQ_FAILOVERS=4 RMQ_RELOADS=12 RMQ_MIGRATIONS=8 \
+        RMQ_CYCLES=300000 RMQ_LIMITS=10 RMQ_MESSAGES=1000000 RMQ_UNLOADS=10
+}
+
+# Runs tests/NAME.rs on a server, line by line as it goes on, and adds its results to the sum.
+run() {
+    local server=$1 name=$2 begun=$SECONDS log p f
+    log=$logs/trust-$server-$name.log
+    printf '\n=== %s on %s, seed %s (%s s so far)\n' "$name" "$server" "${RMQ_SEED:-24301}" $((SECONDS - started))
+    export RMQ_SERVER=$PWD/.servers/$server/bin/redis-server
+    cargo test --no-fail-fast --test "$name" -- --nocapture --test-threads=1 2>&1 | tee "$log" |
+        grep --line-buffered -vE '^ +[0-9]+: |^ +at |^[0-9]+:[A-Z] |^$|^running |^ +(Compiling|Finished|Running|Blocking) ' || true
+    read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
+    # A test binary that crashed has no result line.
+    grep -q '^test result:' "$log" || f=1
+    echo "=== $name on $server: $p passed, $f failed, $((SECONDS - begun)) s"
+    if [ "$f" -gt 0 ]; then failures+=("$name on $server with RMQ_SEED=${RMQ_SEED:-24301}, see $log"); fi
+    passed=$((passed + p))
+    failed=$((failed + f))
+}
+
+finish() {
+    printf '\n%s s in all\n' $((SECONDS - started))
+    local failure
+    for failure in ${failures[@]+"${failures[@]}"}; do echo "failed: $failure"; done
+    echo "$passed passed, $failed failed"
+    [ $failed -eq 0 ] && [ $passed -gt 0 ]
+}
+
+scripts/servers.sh peer python $main "${others[@]}"
+cargo build --release
+# A copy of its own: a build that goes on beside it does not change what is tested.
+mkdir -p target/trust
+cp target/release/librmq.so target/trust/librmq.so
+export RMQ_MODULE=$PWD/target/trust/librmq.so
+names=()
+if [ "${TRUST:-}" = ci ] || [ -n "${LONG:-}" ]; then shared=(); fi
+for name in "${all[@]}" ${shared[@]+"${shared[@]}"}; do names+=(--test "$name"); done
+cargo test --no-run "${names[@]}"
+
+if [ -n "${LONG:-}" ]; then
+    end=$((SECONDS + ${MINUTES:-30} * 60))
+    round=0
+    while [ $SECONDS -lt $end ]; do
+        round=$((round + 1))
+        export RMQ_SEED=$((RANDOM * 32768 + RANDOM))
+        printf '\n##### round %s, seed %s, %s minutes left\n' $round $RMQ_SEED $(((end - SECONDS) / 60))
+        short
+        servers=("$main" "${others[@]}")
+        server=${servers[$((round % 3))]}
+        for name in "${all[@]}"; do
+            [ $SECONDS -lt $end ] || break
+            run "$server" "$name"
+        done
+    done
+    finish
+    exit
+fi
+
+if [ "${TRUST:-}" = ci ]; then ci; else full; fi
+for name in "${all[@]}" ${shared[@]+"${shared[@]}"}; do run $main "$name"; done
+short
+for server in "${others[@]}"; do
+    for name in "${everywhere[@]}" ${shared[@]+"${shared[@]}"}; do run "$server" "$name"; done
+done
+finish
