@@ -32,10 +32,11 @@ impl Now {
         self.micros
     }
 
-    /// The deadline of a lease that starts now.
+    /// The deadline of a lease that starts now. It is never a whole number of milliseconds, as the scripts' are.
     pub fn lease(self, lease_ms: i64) -> Lease {
+        let micros = self.micros + lease_ms * 1000;
         Lease {
-            micros: self.micros + lease_ms * 1000,
+            micros: micros + i64::from(micros % 1000 == 0),
         }
     }
 }
@@ -61,6 +62,13 @@ impl Lease {
 mod tests {
     use super::*;
     use proptest::prelude::*;
+
+    #[test]
+    fn no_lease_is_a_whole_number_of_milliseconds() {
+        for micros in 0..5000 {
+            assert_ne!(Now { micros }.lease(7).score().fract(), 0.0);
+        }
+    }
 
     proptest! {
         #[test]

@@ -543,3 +543,37 @@ fn producers_workers_and_tickers_of_both_kinds_run_at_once_and_every_message_is_
     assert!(left.keys().iter().all(|key| key == MAP), "{:?}", left.keys());
     assert!(left.hash(MAP).keys().all(|field| field.ends_with(":attempts")));
 }
+
+#[test]
+fn a_message_that_scripts_completed_and_produced_again_starts_afresh() {
+    let server = Server::start();
+    let mut con = server.con();
+    let peer = Peer::load(&mut con);
+    for life in 0..3 {
+        let produced = peer.call(
+            &mut con,
+            "produce_normal_message",
+            &[MAP, PENDING, DUE],
+            &["again", "payload", QUEUE, FAR, "0"][..],
+        );
+        produced.unwrap();
+        let delivery = reserve(&mut con);
+        assert_eq!((delivery.id.as_str(), delivery.attempts), ("again", 1), "life {life}");
+        // The script does not know the count, and leaves it.
+        peer.call(&mut con, "complete_message", &[MAP, WORK, DUE], &["again"][..])
+            .unwrap();
+        let left: BTreeMap<String, String> = ask!(con, "HGETALL", MAP);
+        assert_eq!(left, BTreeMap::from([("again:attempts".into(), "1".into())]));
+    }
+}
+
+#[test]
+fn a_message_that_is_put_back_into_pending_by_hand_counts_on() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.PUBLISH", MAP, PENDING, "a", "payload");
+    for attempts in 1..=4 {
+        assert_eq!(reserve(&mut con).attempts, attempts);
+        ok!(con, "LMOVE", WORK, PENDING, "RIGHT", "LEFT");
+    }
+}

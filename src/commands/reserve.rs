@@ -6,7 +6,7 @@
 //! something fills pending.
 
 use crate::args::{self, distinct_keys, Opt};
-use crate::clock::Now;
+use crate::clock::{Lease, Now};
 use crate::error::Error;
 use crate::message::{attempts_field, forget_payloads};
 use crate::redis::acl::User;
@@ -137,13 +137,14 @@ impl<'c> Request<'c> {
         let mut payload_map = HashKey::open(call, self.payload_map, "payload_map")?;
         let mut expire_monitor = ZsetKey::open(call, self.expire_monitor, "expire_monitor")?;
 
+        let lease = Now::read().lease(self.lease_ms);
         let mut taken: SmallVec<[Taken; 1]> = SmallVec::new();
         let mut dropped: Vec<OwnedStr> = Vec::new();
         while taken.len() < self.count {
             let Some(id) = pending.pop_right() else { break };
             match payload_map.get(id.as_ref()) {
                 // Counted at once: the same id may stand in pending twice, and is delivered twice then.
-                Some(payload) => taken.push(Taken::count(id, payload, &mut payload_map)),
+                Some(payload) => taken.push(Taken::count(id, payload, &mut payload_map, &mut expire_monitor, lease)),
                 None => dropped.push(id),
             }
             // Nobody waits for a long row of dropped ids once there is something to work on.
@@ -162,7 +163,6 @@ impl<'c> Request<'c> {
             return Ok(if popped > 0 { Found::OnlyDropped } else { Found::Nothing });
         }
 
-        let lease = Now::read().lease(self.lease_ms);
         let lease_text = OwnedStr::new(lease.text().as_bytes());
         let mut ids: SmallVec<[StrRef; 1]> = SmallVec::new();
         let mut counted: SmallVec<[StrRef; 2]> = SmallVec::new();
@@ -170,7 +170,6 @@ impl<'c> Request<'c> {
         for message in &taken {
             let id = message.id.as_ref();
             processing.push(End::Left, id);
-            expire_monitor.add(id, lease.score());
             ids.push(id);
             counted.extend([message.attempts_field.as_ref(), message.attempts_text.as_ref()]);
             leased.extend([lease_text.as_ref(), id]);
@@ -194,17 +193,30 @@ impl<'c> Request<'c> {
 }
 
 impl Taken {
-    /// With one delivery more than before.
-    fn count(id: OwnedStr, payload: OwnedStr, payload_map: &mut HashKey) -> Self {
+    /// Under the lease, with one delivery more than before.
+    fn count(
+        id: OwnedStr,
+        payload: OwnedStr,
+        payload_map: &mut HashKey,
+        expire_monitor: &mut ZsetKey,
+        lease: Lease,
+    ) -> Self {
         let attempts_field = attempts_field(id.as_ref());
+        // A pending message has a deadline only where a script has produced it, and that is a whole number, as no lease
+        // is. The count is then one that another script left of an earlier message with the same id.
+        let produced_by_script = expire_monitor
+            .score(id.as_ref())
+            .is_some_and(|deadline| deadline.fract() == 0.0);
         let before = payload_map
             .get(attempts_field.as_ref())
+            .filter(|_| !produced_by_script)
             .and_then(|count| std::str::from_utf8(count.bytes()).ok()?.parse::<i64>().ok())
             .filter(|count| *count > 0)
             .unwrap_or(0);
         let attempts = before.saturating_add(1);
         let attempts_text = OwnedStr::new(attempts.to_string().as_bytes());
         payload_map.set(attempts_field.as_ref(), attempts_text.as_ref());
+        expire_monitor.add(id.as_ref(), lease.score());
         Taken {
             id,
             payload,

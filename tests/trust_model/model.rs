@@ -576,17 +576,16 @@ impl Model {
             wrong!("no record of {}", id.escape_ascii());
         };
         check_record(&record, id, payload, topic, message, timestamp)?;
-        // One id stays, so that the list is never gone for a moment.
+        self.hash_mut(error_map).insert((*id).clone(), record);
         let mut queue = self.list(errors).to_vec();
+        queue.retain(|other| other != *id);
+        queue.insert(0, (*id).clone());
         for _ in 0..DROPPED_PER_CALL {
             match queue.last() {
-                Some(oldest) if queue.len() > 1 && self.field(error_map, oldest).is_none() => queue.pop(),
+                Some(oldest) if self.field(error_map, oldest).is_none() => queue.pop(),
                 _ => break,
             };
         }
-        self.hash_mut(error_map).insert((*id).clone(), record);
-        queue.retain(|other| other != *id);
-        queue.insert(0, (*id).clone());
         let max = max.map(|max| number(max) as usize);
         if let Some(max) = max.filter(|max| queue.len() > *max) {
             let with_record: Vec<Bytes> = queue
@@ -722,7 +721,9 @@ impl Model {
                 dropped += 1;
                 continue;
             };
-            let before = self.field(map, &attempts_field(&id));
+            // A whole deadline on a pending message is a producing script's: what another script left is not counted.
+            let by_script = self.score(expires, &id).is_some_and(|deadline| deadline.fract() == 0.0);
+            let before = self.field(map, &attempts_field(&id)).filter(|_| !by_script);
             let before = before.and_then(|count| String::from_utf8_lossy(count).parse::<i64>().ok());
             let attempts = before.filter(|count| *count > 0).unwrap_or(0) + 1;
             self.hash_mut(map)
