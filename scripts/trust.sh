@@ -43,11 +43,13 @@ ci() {
 
 # Runs tests/NAME.rs on a server, line by line as it goes on, and adds its results to the sum.
 run() {
-    local server=$1 name=$2 begun=$SECONDS log p f
+    local server=$1 name=$2 begun=$SECONDS threads=1 log p f
     log=$logs/trust-$server-$name.log
     printf '\n=== %s on %s, seed %s (%s s so far)\n' "$name" "$server" "${RMQ_SEED:-24301}" $((SECONDS - started))
+    # These two do one thing after the other, so that two of them fill two cores.
+    case $name in trust_model | trust_fuzz) threads=2 ;; esac
     export RMQ_SERVER=$PWD/.servers/$server/bin/redis-server
-    cargo test --no-fail-fast --test "$name" -- --nocapture --test-threads=1 2>&1 | tee "$log" |
+    cargo test --no-fail-fast --test "$name" -- --nocapture --test-threads="$threads" 2>&1 | tee "$log" |
         grep --line-buffered -vE '^ +[0-9]+: |^ +at |^[0-9]+:[A-Z] |^$|^running |^ +(Compiling|Finished|Running|Blocking) ' || true
     read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
     # A test binary that crashed has no result line.

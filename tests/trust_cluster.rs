@@ -213,7 +213,7 @@ fn nothing_acknowledged_is_lost_while_slots_move_and_when_a_primary_is_killed() 
     scope(|scope| {
         let dial: Arc<Dial> = Arc::new(|| {
             let turn = turn.fetch_add(1, std::sync::atomic::Ordering::Relaxed);
-            Some(Routed::new(ports[turn % ports.len()]))
+            Some(Routed::link(ports[turn % ports.len()]))
         });
         let workers: Vec<Workers> = tags
             .iter()

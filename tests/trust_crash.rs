@@ -21,7 +21,7 @@ fn nothing_acknowledged_is_lost_when_the_server_is_killed() {
         .arg("appendfsync", "always")
         .start();
     scope(|scope| {
-        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::new(con, 0)));
+        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::link(con, 0)));
         let leases = Workers::start(scope, "leases", &Habits::of(Style::Leases), &mut rng, dial.clone());
         let plain = Workers::start(scope, "plain", &Habits::of(Style::Plain), &mut rng, dial);
         for kill in 1..=kills {
@@ -47,7 +47,7 @@ fn nothing_acknowledged_is_lost_when_consumers_and_the_reaper_die_between_any_tw
     let mut rng = Rng::seeded();
     let server = Server::start();
     scope(|scope| {
-        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::new(con, 0)));
+        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::link(con, 0)));
         let habits = |style| Habits::of(style).deaths(5);
         let leases = Workers::start(scope, "leases", &habits(Style::Leases), &mut rng, dial.clone());
         let plain = Workers::start(scope, "plain", &habits(Style::Plain), &mut rng, dial);

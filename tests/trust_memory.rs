@@ -239,7 +239,7 @@ fn a_memory_limit_in_the_middle_of_traffic_loses_nothing_and_drains_on() {
     let mut rng = Rng::seeded();
     let server = Server::start();
     scope(|scope| {
-        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::new(con, 0)));
+        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::link(con, 0)));
         let [leases, plain] = [Style::Leases, Style::Plain].map(|style| {
             let habits = Habits::of(style).deaths(1).not_now(&["OOM"]);
             Workers::start(scope, &format!("{style:?}"), &habits, &mut rng, dial.clone())

@@ -17,7 +17,7 @@ fn the_module_is_unloaded_and_loaded_again_under_traffic() {
     let server = Server::start();
     let module = server::module().to_str().unwrap();
     scope(|scope| {
-        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::new(con, 0)));
+        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::link(con, 0)));
         let [leases, plain] = [Style::Leases, Style::Plain].map(|style| {
             let habits = Habits::of(style).deaths(1).not_now(&["ERR unknown command"]);
             Workers::start(scope, &format!("{style:?}"), &habits, &mut rng, dial.clone())

@@ -21,7 +21,7 @@ fn a_replica_without_the_module_ends_with_the_same_data_in_the_middle_of_traffic
     let replica = Replica::of(&primary);
     for round in 1..=3 {
         scope(|scope| {
-            let dial: Arc<Dial> = Arc::new(|| primary.try_con().ok().map(|con| Single::new(con, 0)));
+            let dial: Arc<Dial> = Arc::new(|| primary.try_con().ok().map(|con| Single::link(con, 0)));
             let [leases, plain] = [Style::Leases, Style::Plain].map(|style| {
                 let habits = Habits::of(style).deaths(3);
                 Workers::start(scope, &format!("{style:?}{round}"), &habits, &mut rng, dial.clone())
@@ -50,7 +50,7 @@ fn a_failover_under_load_loses_nothing_that_a_replica_had_confirmed() {
             let url = format!("redis://127.0.0.1:{}", current.load(Ordering::Relaxed));
             let con = redis::Client::open(url).ok()?.get_connection().ok()?;
             con.set_read_timeout(Some(deadline())).ok()?;
-            Some(Single::new(con, 1))
+            Some(Single::link(con, 1))
         });
         let [leases, plain] = [Style::Leases, Style::Plain]
             .map(|style| Workers::start(scope, &format!("{style:?}"), &Habits::of(style), &mut rng, dial.clone()));
@@ -127,7 +127,7 @@ fn under_traffic(server: &Server, what: &[&str]) {
     let count = scaled("RMQ_RELOADS", 20);
     let mut rng = Rng::seeded();
     scope(|scope| {
-        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::new(con, 0)));
+        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::link(con, 0)));
         let [leases, plain] = [Style::Leases, Style::Plain].map(|style| {
             let habits = Habits::of(style).deaths(1);
             Workers::start(scope, &format!("{style:?}"), &habits, &mut rng, dial.clone())

@@ -16,7 +16,7 @@ pub struct Single {
 }
 
 impl Single {
-    pub fn new(con: Connection, replicas: usize) -> Box<dyn Link> {
+    pub fn link(con: Connection, replicas: usize) -> Box<dyn Link> {
         Box::new(Single { con, replicas })
     }
 }
@@ -45,7 +45,7 @@ pub struct Routed {
 
 impl Routed {
     /// Starts at any node.
-    pub fn new(port: u16) -> Box<dyn Link> {
+    pub fn link(port: u16) -> Box<dyn Link> {
         Box::new(Routed {
             cons: HashMap::new(),
             owner: port,
