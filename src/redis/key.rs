@@ -154,7 +154,7 @@ impl<'c> Key<'c> {
     }
 
     fn event(&mut self, class: c_int, word: &'static CStr) -> &mut KeyEvent {
-        let is_it = |slot: &Option<KeyEvent>| slot.map_or(true, |seen| seen.class == class && seen.word == word);
+        let is_it = |slot: &Option<KeyEvent>| slot.is_none_or(|seen| seen.class == class && seen.word == word);
         let slot = self.events.iter().position(is_it);
         debug_assert!(slot.is_some(), "a handle fires at most three kinds of event");
         let slot = slot.unwrap_or(self.events.len() - 1);
