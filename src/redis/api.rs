@@ -87,6 +87,7 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_Call,
         RedisModule_CallReplyType,
         RedisModule_CallReplyInteger,
+        RedisModule_CallReplyStringPtr,
         RedisModule_FreeCallReply,
         RedisModule_GetCommandKeys,
         RedisModule_BlockClientOnKeys,

@@ -376,7 +376,7 @@ pub fn in_cluster() -> bool {
 }
 
 /// A reply of a plain command, freed on drop.
-struct Reply(*mut raw::RedisModuleCallReply);
+pub(super) struct Reply(pub(super) *mut raw::RedisModuleCallReply);
 
 impl Reply {
     fn kind(&self) -> c_int {
@@ -391,6 +391,20 @@ impl Reply {
         (self.kind() == raw::REDISMODULE_REPLY_INTEGER as c_int)
             // SAFETY: the reply is alive, and an integer.
             .then(|| unsafe { api!(RedisModule_CallReplyInteger(self.0)) })
+    }
+
+    /// A string reply, with what is not UTF-8 replaced.
+    pub(super) fn text(&self) -> Option<String> {
+        if self.kind() != raw::REDISMODULE_REPLY_STRING as c_int {
+            return None;
+        }
+        let mut len = 0;
+        // SAFETY: the reply is alive, and a string of `len` bytes that lives as long as it.
+        let bytes = unsafe {
+            let start = api!(RedisModule_CallReplyStringPtr(self.0, &mut len));
+            std::slice::from_raw_parts(start.cast(), len)
+        };
+        Some(String::from_utf8_lossy(bytes).into_owned())
     }
 }
 

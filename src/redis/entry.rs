@@ -11,7 +11,7 @@ use super::api;
 use super::call::Call;
 use super::command::{self, Command};
 use super::key::{look_at_server_version, signal_on_close};
-use super::{config, info, listeners, log};
+use super::{config, info, listeners, log, unload};
 use crate::error::Error;
 use crate::stats::{self, Counter};
 
@@ -200,7 +200,13 @@ fn log_refusal(ctx: *mut raw::RedisModuleCtx, function: &'static str) {
 /// # Safety
 /// Called by the server. It refuses to unload while a client waits in this module.
 #[no_mangle]
-pub unsafe extern "C" fn RedisModule_OnUnload(_ctx: *mut raw::RedisModuleCtx) -> c_int {
+pub unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
+    let closed = catch_unwind(AssertUnwindSafe(|| unload::close_connections_that_hold_commands(ctx)));
+    if let Ok(closed @ 1..) = closed {
+        log::warning(&format!(
+            "rmq: unloaded; {closed} connections were closed, because their next call would have run code that is gone"
+        ));
+    }
     OK
 }
 

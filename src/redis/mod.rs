@@ -14,6 +14,7 @@ pub mod key;
 mod listeners;
 pub mod log;
 pub mod string;
+mod unload;
 
 pub use call::Call;
 pub use entry::blocking;
