@@ -502,8 +502,12 @@ impl Generator {
         // A transaction or script of the server's own commands would prove nothing here.
         let is_ours = matches!(&words[0], Word::Is(name) if name.starts_with(b"RMQ."));
         if is_ours && self.kind == Use::Hostile && self.rng.below(60) == 0 {
-            // A key in a role that is not its own, or twice.
-            words[1] = all_keys()[self.rng.below(all_keys().len())].into();
+            // A key in a role that is not its own, or twice. The list of parse errors and its records are left out:
+            // only PARSEERR keeps the two in step.
+            let keys: Vec<&str> = all_keys().into_iter().filter(|key| !key.starts_with("error")).collect();
+            if !matches!(&words[0], Word::Is(name) if name == b"RMQ.PARSEERR") {
+                words[1] = keys[self.rng.below(keys.len())].into();
+            }
         }
         let way = match self.rng.below(12) {
             0 if is_ours => Way::Multi,

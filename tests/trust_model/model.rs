@@ -576,28 +576,34 @@ impl Model {
             wrong!("no record of {}", id.escape_ascii());
         };
         check_record(&record, id, payload, topic, message, timestamp)?;
+        let before = self.list(errors).to_vec();
+        let is_stale = |model: &Model, id: &Bytes| model.field(error_map, id).is_none();
+        let expired = before.iter().rev().take_while(|id| is_stale(self, id)).count();
+        let mut dropped = before[before.len() - expired.min(DROPPED_PER_CALL)..].to_vec();
+        dropped.retain(|other| other != *id);
         self.hash_mut(error_map).insert((*id).clone(), record);
-        let mut queue = self.list(errors).to_vec();
+        let mut queue = before;
         queue.retain(|other| other != *id);
         queue.insert(0, (*id).clone());
-        for _ in 0..DROPPED_PER_CALL {
-            match queue.last() {
-                Some(oldest) if self.field(error_map, oldest).is_none() => queue.pop(),
-                _ => break,
-            };
+        let max = max.map_or(usize::MAX, |max| number(max) as usize);
+        let with_record: Vec<Bytes> = queue.iter().filter(|id| !is_stale(self, id)).cloned().collect();
+        let (kept, trimmed) = with_record.split_at(with_record.len().min(max));
+        // Those without record may have left earlier than they must.
+        let after = observed_list(step, errors);
+        let same_order = is_rest_of(&queue, after, &missing_from(after, &queue));
+        let same_records = after.iter().filter(|id| !is_stale(self, id)).eq(kept);
+        if !same_order || !same_records || after.len() > max || dropped.iter().any(|id| after.contains(id)) {
+            wrong!(
+                "{} of {} should remain, not {}",
+                show(&Value::List(kept.to_vec())),
+                show(&Value::List(queue)),
+                show(&Value::List(after.to_vec()))
+            );
         }
-        let max = max.map(|max| number(max) as usize);
-        if let Some(max) = max.filter(|max| queue.len() > *max) {
-            let with_record: Vec<Bytes> = queue
-                .into_iter()
-                .filter(|id| self.field(error_map, id).is_some())
-                .collect();
-            for old in with_record.iter().skip(max) {
-                self.hash_mut(error_map).remove(old);
-            }
-            queue = with_record.into_iter().take(max).collect();
+        for old in trimmed {
+            self.hash_mut(error_map).remove(old);
         }
-        *self.list_mut(errors) = queue;
+        *self.list_mut(errors) = after.to_vec();
         self.forget(step, map, processing, expires, &[id])?;
         expect(step, &ok())
     }
@@ -1089,6 +1095,15 @@ fn expected_counts<'a>(list: &[Bytes], ids: &[&'a Bytes]) -> BTreeMap<&'a Bytes,
         *count = (*count).min(list.iter().filter(|other| other == id).count());
     }
     counts
+}
+
+/// How often each id of `before` is missing from `after`.
+fn missing_from<'a>(after: &[Bytes], before: &'a [Bytes]) -> BTreeMap<&'a Bytes, usize> {
+    let count = |list: &[Bytes], id: &Bytes| list.iter().filter(|other| *other == id).count();
+    before
+        .iter()
+        .map(|id| (id, count(before, id).saturating_sub(count(after, id))))
+        .collect()
 }
 
 /// Whether `after` is `before` without as many of each id as `gone` says, in the same order.
