@@ -71,7 +71,7 @@ pub fn remove_places<'a>(call: &Call, list: &mut ListKey, found: &[(usize, Place
 /// removes the marks.
 fn replicate_removal(call: &Call, list: &ListKey, len: usize, places: impl ExactSizeIterator<Item = usize>) {
     let marks = places.len() as i64;
-    if marks == 0 || !call.has_listeners() {
+    if marks == 0 {
         return;
     }
     let mark = OwnedStr::new(MARK.as_bytes());

@@ -20,17 +20,24 @@ pub enum Access {
     Delete,
 }
 
-/// The caller, or None where nobody stands behind the call (another module, which the server trusts).
 pub struct User<'c> {
     call: &'c Call<'c>,
-    raw: Option<NonNull<raw::RedisModuleUser>>,
+    who: Who,
+}
+
+enum Who {
+    Known(NonNull<raw::RedisModuleUser>),
+    /// Nobody stands behind the call: another module made it, which the server trusts.
+    Nobody,
+    /// A name without a user: deleted since it logged in.
+    Gone,
 }
 
 impl<'c> User<'c> {
     pub fn of(call: &'c Call<'c>) -> Self {
         // SAFETY: the context is alive, the names are freed by their handles. GetCurrentUserName reads through the
         // client's user without a look, so it is only asked where a user is known to be there.
-        let raw = unsafe {
+        let who = unsafe {
             let id = api!(RedisModule_GetClientId(call.ctx()));
             let name = OwnedStr::take(api!(RedisModule_GetClientUserNameById(call.ctx(), id))).or_else(|| {
                 // A script's client is not in the server's index of clients.
@@ -39,20 +46,24 @@ impl<'c> User<'c> {
                     .flatten()
             });
             match name {
-                None => None,
+                None => Who::Nobody,
                 Some(name) => {
                     let user = api!(RedisModule_GetModuleUserFromUserName(name.as_ref().raw()));
-                    NonNull::new(user)
+                    NonNull::new(user).map_or(Who::Gone, Who::Known)
                 }
             }
         };
-        User { call, raw }
+        User { call, who }
     }
 
     /// Whether the caller may run the command with these arguments. The server has asked before the first run; a
     /// client that waited since may have lost the permission.
     pub fn may_run(&self, command: &str) -> bool {
-        let Some(user) = self.raw else { return true };
+        let user = match self.who {
+            Who::Known(user) => user,
+            Who::Nobody => return true,
+            Who::Gone => return false,
+        };
         let command = OwnedStr::new(command.as_bytes());
         let mut words: SmallVec<[*mut raw::RedisModuleString; 16]> = SmallVec::new();
         words.push(command.as_ref().raw());
@@ -78,7 +89,11 @@ impl<'c> User<'c> {
 
     /// Also writes the refusal into ACL LOG, as the server does for arguments.
     pub fn may(&self, access: Access, key: StrRef) -> bool {
-        let Some(user) = self.raw else { return true };
+        let user = match self.who {
+            Who::Known(user) => user,
+            Who::Nobody => return true,
+            Who::Gone => return false,
+        };
         let flags = match access {
             Access::Insert => raw::REDISMODULE_CMD_KEY_INSERT,
             Access::Delete => raw::REDISMODULE_CMD_KEY_DELETE,
@@ -105,7 +120,7 @@ impl<'c> User<'c> {
 
 impl Drop for User<'_> {
     fn drop(&mut self) {
-        if let Some(user) = self.raw {
+        if let Who::Known(user) = self.who {
             // SAFETY: the handle was made by GetModuleUserFromUserName and is freed once; the ACL user itself stays.
             unsafe {
                 api!(RedisModule_FreeModuleUser(user.as_ptr()));
