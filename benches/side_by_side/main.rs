@@ -1,7 +1,8 @@
 //! RMQ beside the Lua scripts that it replaces and the plain commands that it stands for, in one interleaved run:
 //! within a round every contender is measured once, so that noise hits all alike, and a figure is the median of the
 //! rounds. `make bench` runs it and writes docs/performance.md; with QUICK=1 it measures less and only prints.
-//! ONLY=complete,retry,… measures some parts and prints; RMQ_BENCH_DOCS names another folder than docs.
+//! ONLY=complete,retry,… measures some parts and prints; RMQ_BENCH_DOCS names a folder to write to instead of docs,
+//! after any run.
 
 #[path = "../../tests/common/mod.rs"]
 mod common;
@@ -101,12 +102,14 @@ fn main() {
     println!("\n{}", report.tables());
     println!("{}", report.targets());
     let seconds = started.elapsed().as_secs();
-    if bench.plan.quick || !only.is_empty() {
-        println!("{seconds} s. Not a full run: docs/performance.md stays as it is.");
-    } else {
-        let folder = std::env::var_os("RMQ_BENCH_DOCS").map_or_else(|| in_repository("docs"), PathBuf::from);
-        report.write_docs(&folder);
-        println!("{seconds} s. Wrote {}/performance.md and its plots.", folder.display());
+    let elsewhere = std::env::var_os("RMQ_BENCH_DOCS").map(PathBuf::from);
+    let whole = !bench.plan.quick && only.is_empty();
+    match elsewhere.or_else(|| whole.then(|| in_repository("docs"))) {
+        Some(folder) => {
+            report.write_docs(&folder);
+            println!("{seconds} s. Wrote {}/performance.md and its plots.", folder.display());
+        }
+        None => println!("{seconds} s. Not a full run: docs/performance.md stays as it is."),
     }
 }
 
