@@ -70,9 +70,9 @@ finish() {
 
 scripts/servers.sh peer python $main "${others[@]}"
 cargo build --release
-# A copy of its own: a build that goes on beside it does not change what is tested.
+# A copy of its own: a server whose module's file is written over crashes, and builds may go on beside this.
 mkdir -p target/trust
-cp target/release/librmq.so target/trust/librmq.so
+cp --remove-destination target/release/librmq.so target/trust/librmq.so
 export RMQ_MODULE=$PWD/target/trust/librmq.so
 names=()
 if [ "${TRUST:-}" = ci ] || [ -n "${LONG:-}" ]; then shared=(); fi

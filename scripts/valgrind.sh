@@ -53,7 +53,9 @@ exec valgrind --tool=memcheck --quiet --num-callers=24 --leak-check=full --show-
 WRAPPER
 chmod +x "$work/bin/redis-server"
 
-export RMQ_SERVER=$work/bin/redis-server RMQ_MODULE=${RMQ_MODULE:-$PWD/target/release/librmq.so}
+# A copy of its own: a server whose module's file is written over crashes, and builds may go on beside this.
+cp "${RMQ_MODULE:-target/release/librmq.so}" "$work/librmq.so"
+export RMQ_SERVER=$work/bin/redis-server RMQ_MODULE=$work/librmq.so
 passed=0 failed=0
 tests=()
 for name; do tests+=(--test "$name"); done

@@ -225,6 +225,15 @@ impl Ledger {
         }
     }
 
+    /// The delivery that ends at `until` is safe.
+    pub fn confirmed(&self, id: &str, until: f64) {
+        self.message(id, |message| {
+            for delivery in message.deliveries.iter_mut().filter(|d| d.until == until) {
+                delivery.confirmed = true;
+            }
+        });
+    }
+
     /// Before NACK or DEADLETTER of the delivery that ends at `until`.
     pub fn giving_back(&self, id: &str, until: f64, dead_letter: bool) {
         self.message(id, |message| {

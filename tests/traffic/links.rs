@@ -26,14 +26,22 @@ impl Link for Single {
         top_error(self.con.req_command(command))
     }
 
+    fn is_sure(&self) -> bool {
+        self.replicas == 0
+    }
+
     fn confirmed(&mut self) -> bool {
         self.replicas == 0 || replicas_have_it(&mut self.con, self.replicas)
     }
 }
 
 fn replicas_have_it(con: &mut Connection, replicas: usize) -> bool {
-    let have: RedisResult<usize> = redis::cmd("WAIT").arg(replicas).arg(WAIT_MS).query(con);
-    have.is_ok_and(|have| have >= replicas)
+    // WAIT counts from the connection's last command. Redis 7.0 does not count what a client that was blocked got when
+    // it was served, so another command goes first.
+    let mut pipe = redis::pipe();
+    pipe.cmd("PING").ignore().cmd("WAIT").arg(replicas).arg(WAIT_MS);
+    let have: RedisResult<(usize,)> = pipe.query(con);
+    have.is_ok_and(|(have,)| have >= replicas)
 }
 
 /// A connection to the node that owns a namespace: it follows MOVED and ASK, and waits for a replica of that node.
@@ -94,6 +102,10 @@ impl Link for Routed {
             }
         }
         Err((redis::ErrorKind::Io, "too many redirections").into())
+    }
+
+    fn is_sure(&self) -> bool {
+        false
     }
 
     fn confirmed(&mut self) -> bool {

@@ -23,11 +23,11 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 pub trait Link: Send {
     fn call(&mut self, command: &Cmd) -> RedisResult<Value>;
 
-    /// Whether the last reply is safe from the failure that the test brings about. What is not confirmed counts as
-    /// unknown: it may have happened or not.
-    fn confirmed(&mut self) -> bool {
-        true
-    }
+    /// Whether every reply is safe from the failure that the test brings about, without asking.
+    fn is_sure(&self) -> bool;
+
+    /// Whether the last reply is safe from it. What is not confirmed counts as unknown: it may have happened or not.
+    fn confirmed(&mut self) -> bool;
 }
 
 /// Makes a connection; none while the server is away.

@@ -191,6 +191,10 @@ impl Worker<'_> {
         }
     }
 
+    fn is_sure(&self) -> bool {
+        self.link.as_ref().is_some_and(|link| link.is_sure())
+    }
+
     fn confirmed(&mut self) -> bool {
         self.link.as_mut().is_some_and(|link| link.confirmed())
     }
@@ -331,7 +335,7 @@ impl Worker<'_> {
                 Err(_) => return Ok(()),
             };
             let at = clock_ms();
-            let confirmed = w.confirmed();
+            let sure = w.is_sure();
             let mut held = Vec::new();
             for row in items(reply) {
                 let mut row = items(row).into_iter();
@@ -341,10 +345,13 @@ impl Worker<'_> {
                 let lease = String::from_utf8(lease).expect("a lease is text");
                 let attempts = String::from_utf8_lossy(&attempts).parse().expect("a number");
                 let until: f64 = lease.parse().expect("a lease is a number");
-                let delivery = Delivery::new(until - lease_ms as f64, at, until, attempts, confirmed);
+                let delivery = Delivery::new(until - lease_ms as f64, at, until, attempts, sure);
                 w.ledger.belongs(&id, &queue, "RESERVE");
                 w.ledger.delivered(&id, &payload, delivery);
                 held.push((id, lease, until));
+            }
+            if !sure && w.confirmed() {
+                held.iter().for_each(|(id, _, until)| w.ledger.confirmed(id, *until));
             }
             w.survive()?;
             if held.len() > 1 && w.rng.chance(50) {
@@ -481,7 +488,6 @@ impl Worker<'_> {
             let keys = w.keys.clone();
             let queue = w.rng.pick(&keys.queues).clone();
             let list = processing(&queue);
-            let from = clock_ms();
             let taken = w.call(&command!("BLMOVE", pending(&queue), &list, "RIGHT", "LEFT", "0.03"))?;
             let id = match taken {
                 Ok(Value::Nil) | Err(_) => return Ok(()),
@@ -501,12 +507,14 @@ impl Worker<'_> {
             if w.call(&command!("ZADD", &keys.expires, until, &id))?.is_err() {
                 return Ok(());
             }
-            let confirmed = w.confirmed();
+            let sure = w.is_sure();
             w.ledger.belongs(&id, &queue, "BLMOVE");
             // A settled message has no payload, so the moment to compare with is that of HGET.
-            let mut delivery = Delivery::new(from, clock_ms(), until, 0, confirmed);
-            delivery.from = asked;
+            let delivery = Delivery::new(asked, clock_ms(), until, 0, sure);
             w.ledger.delivered(&id, &payload, delivery);
+            if !sure && w.confirmed() {
+                w.ledger.confirmed(&id, until);
+            }
             w.survive()?;
             w.work();
             w.survive()?;
