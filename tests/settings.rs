@@ -243,6 +243,9 @@ fn counters(server: &Server) -> BTreeMap<String, i64> {
         .collect()
 }
 
+/// Counters, and by how much they rise.
+type Rises = &'static [(&'static str, i64)];
+
 /// The counters that rise by an example of the table, by how much.
 fn rises(server: &Server, setup: &[&str], call: &str) -> BTreeMap<String, i64> {
     let mut con = server.con();
@@ -260,7 +263,7 @@ fn rises(server: &Server, setup: &[&str], call: &str) -> BTreeMap<String, i64> {
 fn info_rmq_counts_what_each_command_did() {
     let server = Server::start();
     let of = |name: &str| ROWS.iter().find(|row| row.name == name).expect("a row");
-    let wanted: &[(&str, &[(&str, i64)], &[(&str, i64)])] = &[
+    let wanted: &[(&str, Rises, Rises)] = &[
         ("RMQ.COMPLETE", &[("completed", 1)], &[]),
         ("RMQ.RETRY", &[("retried", 1)], &[]),
         ("RMQ.DELAYTICK", &[("moved", 3), ("stale", 1)], &[]),
@@ -284,7 +287,7 @@ fn info_rmq_counts_what_each_command_did() {
         assert_eq!(rises(&server, row.setup, row.effect.call), effect, "{name}");
         assert_eq!(rises(&server, row.setup, row.idle.call), idle, "{name} idle");
     }
-    let others: &[(&str, &[&str], &[(&str, i64)])] = &[
+    let others: &[(&str, &[&str], Rises)] = &[
         (
             "RMQ.TIMEOUTS exp map * 10 CLAIM 1000",
             of("RMQ.TIMEOUTS").setup,
