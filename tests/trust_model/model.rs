@@ -904,7 +904,9 @@ impl Model {
                 continue;
             };
             let pending = pending_of(&queue);
-            if self.field(map, &id).is_some() || !self.fits(&pending, Kind::List) {
+            // A pending list cannot be one of the keys given, with the same name for two things.
+            let circular = pending == **dlq || pending == **map;
+            if circular || self.field(map, &id).is_some() || !self.fits(&pending, Kind::List) {
                 continue;
             }
             self.list_mut(dlq).remove(index);
