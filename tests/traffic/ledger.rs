@@ -244,12 +244,24 @@ impl Ledger {
         });
     }
 
-    /// The delivery that ended at `until` has a new deadline.
+    /// Before EXTEND of the delivery that ends at `until`: from now on its deadline may be another one, an earlier one too.
+    /// True if the delivery was confirmed; `extended` says how it went on.
+    pub fn extending(&self, id: &str, until: f64) -> bool {
+        self.message(id, |message| {
+            let mut was_confirmed = false;
+            for delivery in message.deliveries.iter_mut().filter(|d| d.until == until) {
+                was_confirmed |= delivery.confirmed;
+                delivery.confirmed = false;
+            }
+            was_confirmed
+        })
+    }
+
     pub fn extended(&self, id: &str, until: f64, new: f64, confirmed: bool) {
         self.message(id, |message| {
             for delivery in message.deliveries.iter_mut().filter(|d| d.until == until) {
                 delivery.until = new;
-                delivery.confirmed &= confirmed;
+                delivery.confirmed = confirmed;
             }
         });
     }

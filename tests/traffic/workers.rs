@@ -378,9 +378,11 @@ impl Worker<'_> {
         let list = processing(queue);
         if self.rng.chance(10) {
             let extend = command!("RMQ.EXTEND", &keys.expires, id, &lease, self.rng.range(60..300));
+            let was_confirmed = self.ledger.extending(id, until);
             let sent = clock_ms();
             match self.call(&extend)? {
                 Ok(Value::Nil) => {
+                    self.ledger.extended(id, until, until, was_confirmed);
                     self.ledger.fenced(id, until, sent, clock_ms());
                     return Ok(());
                 }
@@ -388,7 +390,7 @@ impl Worker<'_> {
                     lease = text(renewed);
                     let new: f64 = lease.parse().expect("a lease is a number");
                     let confirmed = self.confirmed();
-                    self.ledger.extended(id, until, new, confirmed);
+                    self.ledger.extended(id, until, new, was_confirmed && confirmed);
                     until = new;
                 }
                 Err(_) => return Ok(()),
