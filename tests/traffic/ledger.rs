@@ -176,16 +176,23 @@ impl Ledger {
         let complaint = self.message(id, |message| {
             report.deliveries += 1;
             let mut complaint = None;
-            if let Some(last) = message.deliveries.last() {
-                report.redelivered += 1;
-                match reason(self.style, message, last, &delivery) {
-                    Some(Reason::GivenBack) => report.after_give_back += 1,
-                    Some(Reason::TimedOut) => report.after_timeout += 1,
-                    Some(Reason::Unconfirmed) => report.after_lost_reply += 1,
+            // A consumer that gets its turn late writes its delivery down after the next one.
+            let place = message.deliveries.partition_point(|other| other.from <= delivery.from);
+            let (before, after) = message.deliveries.split_at(place);
+            report.redelivered += usize::from(!message.deliveries.is_empty());
+            let pairs = [
+                before.last().map(|last| (last, &delivery)),
+                after.first().map(|next| (&delivery, next)),
+            ];
+            for (last, next) in pairs.into_iter().flatten() {
+                match reason(self.style, message, last, next) {
+                    Some(Reason::GivenBack) => report.after_give_back = 1,
+                    Some(Reason::TimedOut) => report.after_timeout = 1,
+                    Some(Reason::Unconfirmed) => report.after_lost_reply = 1,
                     None => {
                         complaint = Some(format!(
                             "{id} was delivered again at {:.3} for no reason: it was {}'s until {:.3}",
-                            delivery.from, last.at, last.until
+                            next.from, last.at, last.until
                         ))
                     }
                 }
@@ -193,9 +200,9 @@ impl Ledger {
                     && !message.dead_lettered
                     && !message.published_again
                     && last.confirmed
-                    && delivery.attempts <= last.attempts
+                    && next.attempts <= last.attempts
                 {
-                    let (was, is) = (last.attempts, delivery.attempts);
+                    let (was, is) = (last.attempts, next.attempts);
                     complaint = Some(format!("{id} has attempt {is} after attempt {was}"));
                 }
             }
@@ -209,7 +216,7 @@ impl Ledger {
                     complaint = Some(format!("{id} was delivered after it was settled"));
                 }
             }
-            message.deliveries.push(delivery);
+            message.deliveries.insert(place, delivery);
             complaint
         });
         self.count(|sum| {
@@ -389,7 +396,11 @@ fn reason(style: Style, message: &Message, last: &Delivery, next: &Delivery) -> 
         // A message comes back by RETRY only, one delivery for each: its consumer's, the reaper's, or a late one of an
         // earlier holder, who may hit a message that already waits again.
         Style::Plain => {
-            let retries = message.retries.iter().filter(|retry| retry.0 <= next.at).count();
+            let now = message
+                .deliveries
+                .last()
+                .map_or(next.at, |latest| latest.at.max(next.at));
+            let retries = message.retries.iter().filter(|retry| retry.0 <= now).count();
             match () {
                 () if retries >= message.deliveries.len() && next.at >= last.until => Some(Reason::TimedOut),
                 () if retries >= message.deliveries.len() => Some(Reason::GivenBack),
