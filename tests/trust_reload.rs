@@ -86,3 +86,26 @@ fn the_module_is_not_unloaded_under_a_client_that_waits_and_the_client_is_served
     let keys: Vec<String> = ask!(con, "LRANGE", "q:processing", 0, -1);
     assert_eq!(keys, ["a"]);
 }
+
+/// The server remembers each client's last command, also when that command is gone.
+#[test]
+fn the_clients_can_be_listed_after_the_module_is_gone_and_while_it_comes_and_goes() {
+    let server = Server::start();
+    let module = server::module().to_str().unwrap();
+    for round in 0..30 {
+        // Idle since their call of a command that is gone afterwards.
+        let mut idle: Vec<_> = (0..20).map(|_| server.con()).collect();
+        for con in &mut idle {
+            ok!(con, "RMQ.NEXTDELAY", "delays");
+        }
+        let mut con = server.con();
+        ok!(con, "MODULE", "UNLOAD", "rmq");
+        // What was freed is used for other things.
+        for n in 0..200 {
+            ok!(con, "SET", format!("key{n}"), "x".repeat(8 * (n % 60) + round % 7));
+        }
+        let clients: String = ask!(con, "CLIENT", "LIST");
+        assert!(clients.lines().all(|client| client.contains(" cmd=")), "{clients}");
+        ok!(con, "MODULE", "LOAD", module);
+    }
+}
