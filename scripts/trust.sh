@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
 # The reliability suite, with progress; the last line is 'N passed, N failed'. docs/reliability.md tells what it proves.
-# Usage: scripts/trust.sh            everything on redis-7.0, then a shorter round on redis-8 and valkey-9
-#        TRUST=ci scripts/trust.sh   the same with smaller numbers, for continuous integration
+# Usage: scripts/trust.sh            everything on redis-7.0, a shorter round on redis-8 and valkey-9, a part under valgrind
+#        TRUST=ci scripts/trust.sh   smaller numbers and no valgrind, for continuous integration
 #        LONG=1 scripts/trust.sh     rounds with fresh seeds for 30 minutes (MINUTES=30), on one server after the other
 # RMQ_SEED chooses the seed. Each size can be given: RMQ_OPS, RMQ_CALLS, RMQ_KILLS, RMQ_SECONDS, RMQ_FAILOVERS,
 # RMQ_RELOADS, RMQ_MIGRATIONS, RMQ_CYCLES, RMQ_LIMITS, RMQ_MESSAGES, RMQ_UNLOADS.
@@ -60,6 +60,18 @@ run() {
     failed=$((failed + f))
 }
 
+# Invalid accesses and leaks, with sizes of its own: everything is much slower there.
+under_valgrind() {
+    local begun=$SECONDS log=$logs/trust-valgrind.log p=0 f=0
+    printf '\n=== valgrind (%s s so far)\n' $((SECONDS - started))
+    env -u RMQ_OPS -u RMQ_CALLS -u RMQ_CYCLES -u RMQ_LIMITS scripts/valgrind.sh trust_memory trust_fuzz 2>&1 | tee "$log" || true
+    read -r p f < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$log" | tail -n 1) || f=1
+    echo "=== valgrind: $p passed, $f failed, $((SECONDS - begun)) s"
+    if [ "$f" -gt 0 ]; then failures+=("valgrind, see $log"); fi
+    passed=$((passed + p))
+    failed=$((failed + f))
+}
+
 finish() {
     printf '\n%s s in all\n' $((SECONDS - started))
     local failure
@@ -104,4 +116,5 @@ short
 for server in "${others[@]}"; do
     for name in "${everywhere[@]}" ${shared[@]+"${shared[@]}"}; do run "$server" "$name"; done
 done
+[ "${TRUST:-}" = ci ] || under_valgrind
 finish
