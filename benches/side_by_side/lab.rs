@@ -57,14 +57,14 @@ impl Lab {
     /// µs that the server spent in the counted commands, per operation, while a client keeps the keys as they were:
     /// each operation is followed by its refill. Measured in chunks of about a millisecond, of which the median counts:
     /// a moment in which the server was not running falls into one of them.
-    pub fn server_cost(&mut self, work: &mut dyn Workload, budget: Duration) -> f64 {
+    pub fn server_cost(&mut self, work: &mut dyn Workload, budget: Duration, least_chunks: usize) -> f64 {
         const CHUNK: Duration = Duration::from_millis(1);
         self.reset(work);
         self.steady(work, 1);
         ok!(self.admin, "CONFIG", "RESETSTAT");
         let start = Instant::now();
         let (mut size, mut fastest, mut before, mut chunks) = (1, CHUNK, 0.0, Vec::new());
-        while chunks.len() < 3 || start.elapsed() < budget {
+        while chunks.len() < least_chunks || start.elapsed() < budget {
             let chunk = self.steady(work, size);
             let now = self.counted_usec(work.counted());
             fastest = fastest.min(chunk / size as u32);

@@ -40,6 +40,7 @@ struct Plan {
     rounds: usize,
     /// For one contender in one round, server side and end to end.
     server_side: Duration,
+    least_chunks: usize,
     end_to_end: Duration,
     sizes: &'static [usize],
 }
@@ -51,6 +52,7 @@ impl Plan {
                 quick: true,
                 rounds: 3,
                 server_side: Duration::from_millis(15),
+                least_chunks: 1,
                 end_to_end: Duration::from_millis(25),
                 sizes: &[100, 1000, 10_000],
             }
@@ -59,6 +61,7 @@ impl Plan {
                 quick: false,
                 rounds: 5,
                 server_side: Duration::from_millis(80),
+                least_chunks: 3,
                 end_to_end: Duration::from_millis(80),
                 sizes: &[100, 1000, 10_000, 100_000],
             }
@@ -78,7 +81,7 @@ fn main() {
     };
     let about = report::About::this_run(&bench.lab.server, bench.plan.rounds);
     println!("{}\n", about.line());
-    let parts: [(&str, fn(&mut Bench)); 8] = [
+    let parts: [(&str, Measure); 8] = [
         ("complete", Bench::complete),
         ("many", Bench::complete_many),
         ("retry", Bench::retry),
@@ -129,6 +132,7 @@ struct Bench {
     started: Instant,
 }
 
+type Measure = fn(&mut Bench);
 type Contenders<W> = Vec<(Variant, W)>;
 
 impl Bench {
@@ -165,7 +169,14 @@ impl Bench {
         for round in 0..self.plan.rounds {
             for turn in 0..contenders.len() {
                 let index = (round + turn) % contenders.len();
-                let cost = self.lab.server_cost(&mut contenders[index].1, self.plan.server_side);
+                let Plan {
+                    server_side,
+                    least_chunks,
+                    ..
+                } = self.plan;
+                let cost = self
+                    .lab
+                    .server_cost(&mut contenders[index].1, server_side, least_chunks);
                 rounds[index].push(cost / messages as f64);
             }
         }
@@ -356,13 +367,13 @@ impl Bench {
                 }
             }
         }
-        let make = |lab: &Lab, variant| Stuck::new(variant, 1, 10_000, 1000, &lab.scripts).shuffled();
-        let mut contenders = self.contenders(&FOUR, make, Stuck::fill);
-        let name = "TIMEOUTS, 10k stuck, batch 1000, shuffled deadlines";
-        self.server_side(name, "message", 1000, &mut contenders);
-
-        // How it grows.
         if !self.plan.quick {
+            let make = |lab: &Lab, variant| Stuck::new(variant, 1, 10_000, 1000, &lab.scripts).shuffled();
+            let mut contenders = self.contenders(&FOUR, make, Stuck::fill);
+            let name = "TIMEOUTS, 10k stuck, batch 1000, shuffled deadlines";
+            self.server_side(name, "message", 1000, &mut contenders);
+
+            // How it grows.
             for stuck in [3000, 30_000, 100_000] {
                 let name = format!("TIMEOUTS, {} stuck, batch 100", number(stuck));
                 let make = |lab: &Lab, variant| Stuck::new(variant, 1, stuck, 100, &lab.scripts);
@@ -390,7 +401,7 @@ impl Bench {
     }
 
     fn live(&mut self, work: &'static str, publishes: bool, systems: &[(System, usize)]) {
-        let messages = if self.plan.quick { 4000 } else { 20_000 };
+        let messages = if self.plan.quick { 3000 } else { 20_000 };
         let mut rounds: Vec<Vec<(EndToEnd, f64)>> = vec![Vec::new(); systems.len()];
         for round in 0..self.plan.rounds {
             for turn in 0..systems.len() {

@@ -154,7 +154,7 @@ pub struct Settle {
     /// The deadline of the next message delivered.
     clock: u64,
     shuffled_deadlines: bool,
-    /// Ids in quarantine, oldest in front. The quarantine is one for all queues, as the peer has it.
+    /// Ids in quarantine, oldest in front. Quarantine and delay_tasks are one for all queues, as the peer has them.
     errors: VecDeque<Id>,
     rng: Rng,
     scripts: Rc<Scripts>,
@@ -209,19 +209,19 @@ impl Settle {
 
     /// Brings every set to its size.
     pub fn fill(&mut self, out: &mut Wire) {
-        for number in 0..self.sets.len() {
-            if self.what == What::Retry {
-                let key = &self.sets[number].keys.delay_tasks;
-                for other in 0..DELAYED {
-                    send!(
-                        out,
-                        "ZADD",
-                        key,
-                        "4000000000000",
-                        format!("another-message-{other:020}")
-                    );
-                }
+        if self.what == What::Retry {
+            let key = &self.sets[0].keys.delay_tasks;
+            for other in 0..DELAYED {
+                send!(
+                    out,
+                    "ZADD",
+                    key,
+                    "4000000000000",
+                    format!("another-message-{other:020}")
+                );
             }
+        }
+        for number in 0..self.sets.len() {
             for _ in 0..self.size {
                 self.deliver(number, "LPUSH", out);
             }
@@ -339,6 +339,7 @@ impl Settle {
 
     fn retry(&self, keys: &Keys, id: &Id, out: &mut Wire) {
         let payload = payload(id);
+        let delay_tasks = &self.sets[0].keys.delay_tasks;
         match self.variant {
             Variant::Lua => send!(
                 out,
@@ -346,7 +347,7 @@ impl Settle {
                 self.scripts.retry,
                 "4",
                 keys.payload_map,
-                keys.delay_tasks,
+                delay_tasks,
                 keys.expire_monitor,
                 keys.processing,
                 id,
@@ -358,7 +359,7 @@ impl Settle {
                 out,
                 "RMQ.RETRY",
                 keys.payload_map,
-                keys.delay_tasks,
+                delay_tasks,
                 keys.expire_monitor,
                 keys.processing,
                 id,
@@ -368,7 +369,7 @@ impl Settle {
             ),
             Variant::Plain | Variant::Variadic => {
                 send!(out, "HSET", keys.payload_map, id, payload);
-                send!(out, "ZADD", keys.delay_tasks, ms(self.clock), id);
+                send!(out, "ZADD", delay_tasks, ms(self.clock), id);
                 send!(out, "ZREM", keys.expire_monitor, id);
                 send!(out, "LREM", keys.processing, self.lrem_count(), id);
             }
@@ -476,7 +477,7 @@ impl Workload for Settle {
                 What::ParseError { .. } => self.deliver(number, "LPUSHX", out),
                 What::Retry => {
                     // The message itself is delivered again; it alone is due before the far future.
-                    send!(out, "ZPOPMIN", self.sets[number].keys.delay_tasks);
+                    send!(out, "ZPOPMIN", self.sets[0].keys.delay_tasks);
                     self.sets[number].live.push_back(id);
                     self.put_to_work(number, &id, "LPUSH", out);
                 }
@@ -527,7 +528,7 @@ impl Workload for Settle {
             expect("ZCARD", &set.keys.expire_monitor, self.size);
             expect("HLEN", &set.keys.payload_map, 2 * self.size);
             if self.what == What::Retry {
-                expect("ZCARD", &set.keys.delay_tasks, DELAYED);
+                expect("ZCARD", &self.sets[0].keys.delay_tasks, DELAYED);
             }
             if matches!(self.what, What::ParseError { trim: true, .. }) {
                 expect("LLEN", &self.sets[0].keys.error_queue, RECORDS);
