@@ -2,7 +2,7 @@
 # Runs tests on a libc-malloc server under valgrind's memcheck, and reads its logs: any invalid access, use of
 # uninitialised memory or leak with a frame in librmq.so is a failure. The last line is 'N passed, N failed'.
 # Usage: scripts/valgrind.sh [NAME...]    tests/NAME.rs; without a name a selection of all kinds
-#        SERVER=valkey-9                  or redis-libc: a server that uses libc's malloc
+#        SERVER=valkey-9                  a server of scripts/servers.sh that uses libc's malloc
 # Everything takes twenty to fifty times as long as usual; RMQ_OPS, RMQ_CALLS and RMQ_CYCLES are lowered to suit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
