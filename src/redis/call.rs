@@ -303,11 +303,16 @@ impl<'c> Call<'c> {
 
     /// Whether a user stands behind the call. Calls from another module may come from nobody.
     pub(super) fn has_user(&self) -> bool {
-        // "C" makes the server look up the user before anything else: without one it answers ENOTSUP.
+        // "C" makes the server look up the user before anything else: without one it answers ENOTSUP. The command is
+        // one that no server has, so that nothing runs, and no permission for it is asked for and logged.
         // SAFETY: "C" takes no argument; the reply is freed by the guard; errno is this thread's.
         unsafe {
             *libc::__errno_location() = 0;
-            let reply = Reply(api!(RedisModule_Call(self.ctx, c"PING".as_ptr(), c"C".as_ptr())));
+            let reply = Reply(api!(RedisModule_Call(
+                self.ctx,
+                c"RMQ.NOSUCHCOMMAND".as_ptr(),
+                c"C".as_ptr()
+            )));
             !reply.0.is_null() || *libc::__errno_location() != libc::ENOTSUP
         }
     }
