@@ -341,28 +341,48 @@ pub fn server_has_field_expiry() -> bool {
 }
 
 pub(super) fn look_for_field_expiry(ctx: *mut raw::RedisModuleCtx) {
-    let words = [
-        OwnedStr::new(b"HPEXPIREAT"),
-        OwnedStr::new(b"key"),
-        OwnedStr::new(b"1"),
-        OwnedStr::new(b"FIELDS"),
-        OwnedStr::new(b"1"),
-        OwnedStr::new(b"field"),
-    ];
-    let mut argv = words.each_ref().map(|word| word.as_ref().raw());
+    FIELD_EXPIRY.store(server_has(ctx, "HPEXPIREAT"), Ordering::Relaxed);
+}
+
+/// The plain commands that effects are made of, and those that the module runs. A server may have them renamed or
+/// switched off (rename-command): effects would then not be sent, and nobody would notice before a failover.
+const PLAIN: [&str; 12] = [
+    "HSET",
+    "HDEL",
+    "LPUSH",
+    "RPUSH",
+    "RPOP",
+    "LREM",
+    "LSET",
+    "ZADD",
+    "ZREM",
+    "PEXPIREAT",
+    "LPOS",
+    "EXISTS",
+];
+
+pub(super) fn look_for_plain_commands(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
+    match PLAIN.iter().find(|name| !server_has(ctx, name)) {
+        Some(name) => Err(format!(
+            "the server's {name} is renamed or switched off, and the module needs it"
+        )),
+        None => Ok(()),
+    }
+}
+
+fn server_has(ctx: *mut raw::RedisModuleCtx, command: &str) -> bool {
+    let name = OwnedStr::new(command.as_bytes());
     let mut keys: c_int = 0;
-    // SAFETY: argv holds as many strings as is said; the array that comes back is the caller's to free.
+    // SAFETY: argv is one string, which is alive; errno is this thread's. The name alone is too little for any of the
+    // commands asked for, so that no array comes back; if one did, it would be ours to free.
     unsafe {
-        let positions = api!(RedisModule_GetCommandKeys(
-            ctx,
-            argv.as_mut_ptr(),
-            argv.len() as c_int,
-            &mut keys
-        ));
-        FIELD_EXPIRY.store(!positions.is_null(), Ordering::Relaxed);
+        *libc::__errno_location() = 0;
+        let positions = api!(RedisModule_GetCommandKeys(ctx, &mut name.as_ref().raw(), 1, &mut keys));
         if !positions.is_null() {
             api!(RedisModule_Free(positions.cast()));
+            return true;
         }
+        *libc::__errno_location() != libc::ENOENT
     }
 }
 

@@ -10,7 +10,7 @@ use redis_module::raw;
 use super::api;
 use super::call::Call;
 use super::command::{self, Command};
-use super::key::{look_at_server_version, signal_on_close};
+use super::key::{look_at_server_version, promise_slot_migration, signal_on_close};
 use super::{config, info, listeners, log, unload};
 use crate::error::Error;
 use crate::stats::{self, Counter};
@@ -158,12 +158,14 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
     // SAFETY: context and arguments are the server's, and outlive this frame.
     let call = unsafe { Call::load(ctx, argv, argc) };
     let loaded = catch_unwind(AssertUnwindSafe(|| {
+        promise_slot_migration();
         signal_on_close(ctx, false);
         look_at_server_version();
         call.remember_cluster_mode();
         config::register(&call)?;
         listeners::watch(ctx)?;
         command::look_for_field_expiry(ctx);
+        command::look_for_plain_commands(ctx)?;
         command::register(ctx, crate::COMMANDS)?;
         info::register(ctx)
     }));
@@ -201,13 +203,19 @@ fn log_refusal(ctx: *mut raw::RedisModuleCtx, function: &'static str) {
 /// Called by the server. It refuses to unload while a client waits in this module.
 #[no_mangle]
 pub unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
-    let closed = catch_unwind(AssertUnwindSafe(|| unload::close_connections_that_hold_commands(ctx)));
-    if let Ok(closed @ 1..) = closed {
-        log::warning(&format!(
-            "rmq: unloaded; {closed} connections were closed, because their next call would have run code that is gone"
-        ));
+    match catch_unwind(AssertUnwindSafe(|| unload::close_connections_that_hold_commands(ctx))) {
+        Ok(None) => {
+            log::warning("rmq: not unloaded: the connection that asked for it has sent more commands with it");
+            ERR
+        }
+        Ok(Some(closed @ 1..)) => {
+            log::warning(&format!(
+                "rmq: unloaded; {closed} connections were closed, because their next call would have run code that is gone"
+            ));
+            OK
+        }
+        Ok(Some(0)) | Err(_) => OK,
     }
-    OK
 }
 
 #[cfg(test)]

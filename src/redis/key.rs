@@ -7,7 +7,7 @@
 
 use std::ffi::{c_int, CStr};
 use std::ptr::{null_mut, NonNull};
-use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use redis_module::raw;
 
@@ -201,19 +201,36 @@ impl Drop for Key<'_> {
 /// Whether the server takes a key that was open for writing as changed when it is closed. Off but for the moment in
 /// which a handle that did change its key is closed. (To signal by a call of its own costs a look-up of the key.)
 pub(super) fn signal_on_close(ctx: *mut raw::RedisModuleCtx, on: bool) {
-    // The module keeps no data of its own, so a load that fails or runs beside the old data set cannot confuse it.
-    let always = raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD;
-    let options = if on {
-        always
-    } else {
-        always | NO_IMPLICIT_SIGNAL_MODIFIED
-    };
+    let options = ALWAYS.load(Ordering::Relaxed) | if on { 0 } else { NO_IMPLICIT_SIGNAL_MODIFIED };
     // SAFETY: the context is alive; the call stores a number in the module's own record.
     unsafe { api!(RedisModule_SetModuleOptions(ctx, options as c_int)) };
 }
 
 /// `REDISMODULE_OPTION_NO_IMPLICIT_SIGNAL_MODIFIED` of the C header, a shift in brackets that bindgen leaves out.
 const NO_IMPLICIT_SIGNAL_MODIFIED: u32 = 1 << 1;
+/// `VALKEYMODULE_OPTIONS_HANDLE_ATOMIC_SLOT_MIGRATION` of Valkey's C header.
+const ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
+
+/// What the module promises the server. It keeps no data of its own, so a load that fails or runs beside the old data
+/// set cannot confuse it, nor can slots that come and go.
+static ALWAYS: AtomicU32 =
+    AtomicU32::new(raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD);
+
+/// Without this promise Valkey 9 refuses CLUSTER MIGRATESLOTS on every node that has the module. The bit is asked for
+/// by Valkey's own name, since to Redis it may come to mean something else.
+pub(super) fn promise_slot_migration() {
+    let mut known: Option<unsafe extern "C" fn() -> c_int> = None;
+    // SAFETY: the name ends in NUL, and a function pointer of this type is what the server stores for it, if it has it.
+    let known = unsafe {
+        raw::RedisModule_GetApi
+            .and_then(|get| {
+                get(c"ValkeyModule_GetModuleOptionsAll".as_ptr(), (&raw mut known).cast());
+                known
+            })
+            .map_or(0, |all| all())
+    };
+    ALWAYS.fetch_or(known as u32 & ATOMIC_SLOT_MIGRATION, Ordering::Relaxed);
+}
 
 macro_rules! typed_handle {
     ($handle:ident, $kind:expr) => {

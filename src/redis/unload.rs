@@ -1,7 +1,9 @@
-//! Before the server drops the module's commands: some connections hold pointers to them, and their next call would
-//! run code that is gone and take the server down. A transaction keeps the commands that it has queued, and Redis 8
-//! keeps the last command of each client for its next call; MODULE UNLOAD looks at neither. Those connections are
-//! closed. Their callers connect again, and are told that the command is unknown.
+//! Before the server drops the module's commands: some connections hold pointers to them, and the next use would take
+//! the server down. A connection keeps its last command, for CLIENT LIST and on Redis 8 for the next call too; a
+//! transaction keeps what it has queued; Redis 8 and Valkey 9 keep what they have read ahead from a pipeline. MODULE
+//! UNLOAD looks at none of them. Those connections are closed: their callers connect again, and are told that the
+//! command is unknown. The caller's own connection cannot be closed meanwhile; if it is seen to have sent more, the
+//! module stays.
 
 use std::ffi::c_longlong;
 
@@ -10,8 +12,18 @@ use redis_module::raw;
 use super::api::api;
 use super::call::Reply;
 
-/// Returns how many were closed.
-pub(super) fn close_connections_that_hold_commands(ctx: *mut raw::RedisModuleCtx) -> usize {
+/// What is to be done about a connection.
+#[derive(Debug, PartialEq)]
+enum Held {
+    Nothing,
+    /// It may hold a command of the module.
+    Close(c_longlong),
+    /// It may, and is the one that unloads.
+    ByCaller,
+}
+
+/// Returns how many were closed; None if the module has to stay.
+pub(super) fn close_connections_that_hold_commands(ctx: *mut raw::RedisModuleCtx) -> Option<usize> {
     // SAFETY: the context is that of the unload; "c" is a C string; the guard frees the reply.
     let clients = unsafe {
         Reply(api!(RedisModule_Call(
@@ -21,14 +33,15 @@ pub(super) fn close_connections_that_hold_commands(ctx: *mut raw::RedisModuleCtx
             c"LIST".as_ptr()
         )))
     };
-    // SAFETY: a copy out of the table, which is written once, at load. The function came with Redis 8.
-    let since_8 = unsafe { raw::RedisModule_HashFieldMinExpire };
-    let keeps_last_command = since_8.is_some();
     let list = clients.text().unwrap_or_default();
-    let ids: Vec<c_longlong> = list
-        .lines()
-        .filter_map(|client| holder(client, keeps_last_command))
-        .collect();
+    let mut ids: Vec<c_longlong> = Vec::new();
+    for client in list.lines() {
+        match held(client).unwrap_or(Held::Nothing) {
+            Held::Nothing => {}
+            Held::Close(id) => ids.push(id),
+            Held::ByCaller => return None,
+        }
+    }
     for id in &ids {
         // SAFETY: as above; "ccl" is two C strings and a long long.
         unsafe {
@@ -42,23 +55,32 @@ pub(super) fn close_connections_that_hold_commands(ctx: *mut raw::RedisModuleCtx
             ))));
         }
     }
-    ids.len()
+    Some(ids.len())
 }
 
-/// The id of a client that may hold one of the module's commands, from its line of CLIENT LIST.
-fn holder(client: &str, keeps_last_command: bool) -> Option<c_longlong> {
+/// Reads a line of CLIENT LIST. None if it is not one.
+fn held(client: &str) -> Option<Held> {
     let field = |name: &str| {
         let mut fields = client.split(' ').filter_map(|field| field.split_once('='));
         fields.find(|(found, _)| *found == name).map(|(_, value)| value)
     };
+    let number = |name: &str| field(name)?.parse::<i64>().ok();
     let last = field("cmd")?;
-    // Only the caller of the unload can be running an EXEC, and it must not be closed under the server's feet.
-    let queued = last != "exec" && field("multi")?.parse::<i64>().ok()? > 0;
-    let ours = last.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("rmq."));
-    if queued || (ours && keeps_last_command) {
-        return field("id")?.parse().ok();
+    // The bytes of the words of the command that runs or waits, and on Redis 8 of those that were read ahead.
+    let words = number("argv-mem")?;
+    let queued = number("multi")?;
+    // Of those that run a command only the caller of the unload has one of these.
+    if matches!(last, "exec" | "module|unload") {
+        let more = words > "MODULEUNLOADrmq".len() as i64 || queued > 1;
+        return Some(if more { Held::ByCaller } else { Held::Nothing });
     }
-    None
+    let ours = last.get(..4).is_some_and(|start| start.eq_ignore_ascii_case("rmq."));
+    let holds = queued > 0 || ours || words > 0;
+    Some(if holds {
+        Held::Close(number("id")?)
+    } else {
+        Held::Nothing
+    })
 }
 
 #[cfg(test)]
@@ -67,21 +89,24 @@ mod tests {
 
     #[test]
     fn connections_that_hold_commands_are_told_from_the_others() {
-        let line =
-            |multi: i64, cmd: &str| format!("id=7 addr=127.0.0.1:1 name=multi=3 flags=x multi={multi} cmd={cmd}");
-        for (multi, cmd, holds, holds_with_last) in [
-            (-1, "rmq.publish", None, Some(7)),
-            (-1, "RMQ.ACK", None, Some(7)),
-            (-1, "get", None, None),
-            (-1, "module|unload", None, None),
-            (-1, "NULL", None, None),
-            (0, "multi", None, None),
-            (2, "ping", Some(7), Some(7)),
-            (2, "exec", None, None),
+        use Held::*;
+        for (multi, words, cmd, expected) in [
+            (-1, 0, "rmq.publish", Close(7)),
+            (-1, 0, "RMQ.ACK", Close(7)),
+            (-1, 0, "get", Nothing),
+            (-1, 10, "blpop", Close(7)),
+            (-1, 0, "NULL", Nothing),
+            (0, 0, "multi", Nothing),
+            (2, 0, "ping", Close(7)),
+            (-1, 15, "module|unload", Nothing),
+            (-1, 16, "module|unload", ByCaller),
+            (1, 15, "exec", Nothing),
+            (1, 16, "exec", ByCaller),
+            (2, 4, "exec", ByCaller),
         ] {
-            assert_eq!(holder(&line(multi, cmd), false), holds, "{multi} {cmd}");
-            assert_eq!(holder(&line(multi, cmd), true), holds_with_last, "{multi} {cmd}");
+            let line = format!("id=7 name=multi=3 multi={multi} argv-mem={words} cmd={cmd}");
+            assert_eq!(held(&line), Some(expected), "{line}");
         }
-        assert_eq!(holder("", true), None);
+        assert_eq!(held(""), None);
     }
 }

@@ -1,0 +1,179 @@
+//! What a close look at the module's edges found: slots that move in one step, connections at the time of an unload,
+//! scripts and ACL LOG, servers without the plain commands.
+
+mod common;
+use common::*;
+use redis::ConnectionLike;
+use std::time::Duration;
+
+/// Moves the slot of `tag` to the other primary, by the way that the server has: in one step where it can.
+fn move_slot(cluster: &Cluster, tag: &str) {
+    let slot = cluster.slot_of(tag);
+    let from = cluster.node_for_slot(slot);
+    let nodes = cluster.primaries();
+    let to = nodes.iter().find(|node| node.port() != from.port()).expect("another");
+    let [from_id, to_id] = [from, to].map(|node| -> String { ask!(node.con(), "CLUSTER", "MYID") });
+    match (from.is_valkey(), from.version()) {
+        (true, (9.., ..)) => {
+            ok!(
+                from.con(),
+                "CLUSTER",
+                "MIGRATESLOTS",
+                "SLOTSRANGE",
+                slot,
+                slot,
+                "NODE",
+                to_id
+            );
+        }
+        (false, version) if version >= (8, 4, 0) => {
+            ok!(to.con(), "CLUSTER", "MIGRATION", "IMPORT", slot, slot);
+        }
+        _ => {
+            ok!(to.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", from_id);
+            ok!(from.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id);
+            let keys: Vec<String> = ask!(from.con(), "CLUSTER", "GETKEYSINSLOT", slot, 100);
+            for key in keys {
+                ok!(from.con(), "MIGRATE", "127.0.0.1", to.port(), key, 0, 5000);
+            }
+            for node in [to, &from] {
+                ok!(node.con(), "CLUSTER", "SETSLOT", slot, "NODE", &to_id);
+            }
+        }
+    }
+    let arrived = || cmd!(to.con(), "EXISTS", format!("{{{tag}}}m")).is_ok_and(|found| found == redis::Value::Int(1));
+    assert!(eventually(deadline(), arrived), "the slot has moved");
+}
+
+#[test]
+fn messages_go_with_their_slot_by_the_way_in_which_the_server_moves_slots() {
+    let cluster = Cluster::start(2, 0);
+    let old = cluster.node_for_key("{t}").port();
+    let mut con = cluster.con();
+    for n in 0..100 {
+        ok!(con, "RMQ.PUBLISH", "{t}m", "{t}:pending", format!("a{n}"), "payload");
+    }
+    ok!(
+        con,
+        "RMQ.RESERVE",
+        "{t}:pending",
+        "{t}:processing",
+        "{t}m",
+        "{t}e",
+        60000,
+        "COUNT",
+        40
+    );
+    move_slot(&cluster, "t");
+
+    let node = cluster
+        .primaries()
+        .into_iter()
+        .find(|node| node.port() != old)
+        .expect("the other");
+    let mut con = node.con();
+    ok!(con, "RMQ.PUBLISH", "{t}m", "{t}:pending", "b", "payload");
+    let lengths = ["{t}:pending", "{t}:processing"].map(|list| -> usize { ask!(con, "LLEN", list) });
+    assert_eq!(lengths, [61, 40]);
+    let leases: usize = ask!(con, "ZCARD", "{t}e");
+    assert_eq!(leases, 40);
+}
+
+#[test]
+fn an_unload_does_not_leave_commands_to_a_client_that_has_sent_them_behind_a_call_that_waits() {
+    let server = Server::start();
+    let mut waiting = Raw::connect(&server);
+    waiting.send(&["BLPOP", "gate", "0"]);
+    waiting.send(&["RMQ.PUBLISH", "m", "q:pending", "a", "payload"]);
+    let blocked = || server.info("clients")["blocked_clients"] == "1";
+    assert!(eventually(deadline(), blocked));
+    // What was sent behind it has arrived, too.
+    std::thread::sleep(Duration::from_millis(200));
+    let mut con = server.con();
+    ok!(con, "MODULE", "UNLOAD", "rmq");
+    ok!(con, "LPUSH", "gate", "1");
+    ok!(con, "PING");
+    assert!(server.is_alive());
+    let exists: i64 = ask!(con, "EXISTS", "m");
+    assert_eq!(exists, 0);
+}
+
+#[test]
+fn an_unload_is_refused_inside_of_a_transaction_that_does_more() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "MULTI");
+    ok!(con, "MODULE", "UNLOAD", "rmq");
+    ok!(con, "RMQ.PUBLISH", "m", "q:pending", "a", "payload");
+    let exec = shown_replies(&mut con);
+    assert!(exec[0].contains("Error unloading module"), "{exec:?}");
+    assert!(exec[1].contains('a'), "{exec:?}");
+    let pending: usize = ask!(con, "LLEN", "q:pending");
+    assert_eq!(pending, 1);
+}
+
+/// What EXEC answers, errors included.
+fn shown_replies(con: &mut redis::Connection) -> Vec<String> {
+    let replies = con.req_command(&command!("EXEC")).expect("the server is there");
+    items(replies).iter().map(|reply| format!("{reply:?}")).collect()
+}
+
+/// Valkey 9 reads ahead too, and shows nobody what: there this is for the caller to avoid.
+#[test]
+fn an_unload_with_calls_of_the_module_behind_it_in_one_pipeline_is_refused_where_the_server_reads_ahead() {
+    let server = Server::start();
+    let (is_valkey, version) = (server.is_valkey(), server.version());
+    let mut pipe = redis::pipe();
+    pipe.add_command(command!("MODULE", "UNLOAD", "rmq"));
+    if !is_valkey || version < (9, 0, 0) {
+        pipe.add_command(command!("RMQ.PUBLISH", "m", "q:pending", "a", "payload"));
+    }
+    pipe.add_command(command!("PING"));
+    let _ = server
+        .con()
+        .req_packed_commands(&pipe.get_packed_pipeline(), 0, pipe.len());
+    let mut con = server.con();
+    let stayed = cmd!(con, "RMQ.NEXTDELAY", "d").is_ok();
+    assert_eq!(stayed, !is_valkey && version >= (8, 4, 0));
+    let pending: usize = ask!(con, "LLEN", "q:pending");
+    assert_eq!(pending, usize::from(stayed));
+    assert!(server.is_alive());
+}
+
+#[test]
+fn a_script_that_may_do_what_it_does_leaves_nothing_in_acl_log() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(
+        con,
+        "ACL",
+        "SETUSER",
+        "u",
+        "on",
+        ">pw",
+        "~*",
+        "+eval",
+        "+rmq.delaytick",
+        "+hello",
+        "+client"
+    );
+    ok!(con, "HSET", "m", "a:queue", "q");
+    ok!(con, "ZADD", "d", 1, "a");
+    let script = "return redis.call('RMQ.DELAYTICK', KEYS[1], KEYS[2], 10)";
+    let moved = text_rows(ok!(server.con_as("u", "pw"), "EVAL", script, 2, "d", "m"));
+    assert_eq!(moved, [["a", "q"]]);
+    let refused: Vec<redis::Value> = ask!(con, "ACL", "LOG");
+    assert_eq!(refused, []);
+}
+
+#[test]
+fn a_server_without_one_of_the_plain_commands_that_effects_are_made_of_does_not_get_the_module() {
+    for command in ["LREM", "HDEL", "ZADD", "LPOS"] {
+        let server = Server::builder().config_line(&format!("rename-command {command} \"\""));
+        let log = server.try_start().err().expect("the module is refused");
+        assert!(
+            log.contains(&format!("the server's {command} is renamed or switched off")),
+            "{log}"
+        );
+    }
+}
