@@ -9,10 +9,14 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::redis::{ListKey, StrRef, ZsetKey};
 
-/// Elements looked at from each end before anything else is tried.
+/// Elements looked at from each end before the server searches the list: each look costs as much as twenty elements of
+/// that search.
+const FEW: usize = 3;
+/// The same where the deadline says that the id stands near that end.
 const NEAR: usize = 8;
-/// Up to this length a search by deadline does not pay.
-const SHORT: usize = 64;
+/// Up to this many elements a search by deadline does not pay. A sorted set of this size is stored so that each look-up
+/// of a deadline walks over it.
+const SHORT: usize = 128;
 /// Looks that a search by deadline may take: by proportion first, then by halves.
 const BY_PROPORTION: usize = 6;
 const LOOKS: usize = 20;
@@ -50,10 +54,14 @@ pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Opti
     if is_at(list, last)? {
         return place(from_right)(last);
     }
-    let near = if len <= 2 * NEAR { len } else { NEAR };
     let course = match deadlines {
-        Some(deadlines) if len > SHORT => course(list, id, deadlines),
+        Some(deadlines) if len > SHORT && deadlines.len() > SHORT => course(list, id, deadlines),
         _ => Course::Unknown,
+    };
+    let near = match course {
+        Course::Unknown if len <= 2 * FEW => len,
+        Course::Unknown => FEW,
+        _ => NEAR,
     };
     if matches!(course, Course::Right | Course::Unknown) {
         for index in (len - near..last).rev() {
@@ -68,7 +76,7 @@ pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Opti
     if let Course::At(index) = course {
         return place(by_index)(index);
     }
-    for index in 0..NEAR {
+    for index in 0..near {
         if is_at(list, index)? {
             return place(from_left)(index);
         }
@@ -192,7 +200,7 @@ pub fn sweep<'a>(list: &mut ListKey, ids: &[StrRef<'a>], deadlines: &ZsetKey) ->
     let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
     let mut swept: Vec<(usize, usize)> = Vec::new();
     let len = list.len();
-    if !wanted.each_once() || ids.len() * PASS_PER_SEARCH >= len {
+    if !wanted.each_once() || ids.len() * PASS_PER_SEARCH >= len || deadlines.len() <= SHORT {
         return (swept, wanted);
     }
     let mut course: Vec<(f64, usize)> = Vec::with_capacity(ids.len());

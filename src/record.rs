@@ -21,7 +21,8 @@ impl ParseError<'_> {
         let text = String::from_utf8_lossy(kept);
         let readable = matches!(text, Cow::Borrowed(_));
 
-        let mut json = Vec::with_capacity(kept.len() + 256);
+        // Room for the names, and for quotes in the payload, which take two bytes each.
+        let mut json = Vec::with_capacity(kept.len() + kept.len() / 4 + self.topic.len() + 512);
         json.push(b'{');
         member(
             &mut json,
@@ -81,6 +82,13 @@ fn member(json: &mut Vec<u8>, name: &str, value: &str) {
     json.push(b'"');
     json.extend_from_slice(name.as_bytes());
     json.extend_from_slice(b"\":");
+    let is_plain = |byte: u8| matches!(byte, b' '..=b'~') && byte != b'"' && byte != b'\\';
+    if value.bytes().all(is_plain) {
+        json.push(b'"');
+        json.extend_from_slice(value.as_bytes());
+        json.push(b'"');
+        return;
+    }
     // Writing to a vector cannot fail; should it ever, the record stays valid.
     if serde_json::to_writer(&mut *json, value).is_err() {
         json.extend_from_slice(b"null");
