@@ -1,5 +1,5 @@
 //! What a close look at the module's edges found: slots that move in one step, connections at the time of an unload,
-//! scripts and ACL LOG, servers without the plain commands.
+//! scripts and ACL LOG, servers without the plain commands, an option without its value.
 
 mod common;
 use common::*;
@@ -176,4 +176,41 @@ fn a_server_without_one_of_the_plain_commands_that_effects_are_made_of_does_not_
             "{log}"
         );
     }
+}
+
+#[test]
+fn a_dead_letter_with_a_forgotten_lease_is_refused_and_not_settled_without_one() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.PUBLISH", "m", "q:pending", "a", "payload");
+    ok!(con, "RMQ.RESERVE", "q:pending", "q:processing", "m", "e", 60000);
+    let before = Snapshot::of(&mut con);
+    for word in ["LEASE", "lease"] {
+        let error = err!(
+            con,
+            "RMQ.DEADLETTER",
+            "dm",
+            "dq",
+            "e",
+            "m",
+            "q:processing",
+            "a",
+            "payload",
+            word
+        );
+        assert_eq!(error, "ERR option LEASE must be followed by its value");
+    }
+    before.assert_unchanged(&mut con);
+    ok!(
+        con,
+        "RMQ.DEADLETTER",
+        "dm",
+        "dq",
+        "e",
+        "m",
+        "q:processing",
+        "a",
+        "payload",
+        "topic"
+    );
 }

@@ -40,8 +40,12 @@ impl Command for DeadLetter {
         let [dlq_map, dlq, expire_monitor, payload_map, processing, id, payload, words @ ..] = call.args() else {
             return Err(Error::WrongArity);
         };
-        // LEASE and its value are two words, so an odd one in front of them is the topic.
-        let options = &words[words.len() % 2..];
+        // LEASE and its value are two words, so an odd one in front of them is the topic. LEASE alone is taken for an option
+        // whose value was forgotten: as a topic it would settle the message without a look at the lease.
+        let options = match words {
+            [word] if word.bytes().eq_ignore_ascii_case(b"LEASE") => words,
+            _ => &words[words.len() % 2..],
+        };
         let [lease] = args::options(options, [Opt::Value("LEASE")])?;
         let lease = lease.map(|lease| args::lease(lease.bytes())).transpose()?;
         writable_id(id.bytes())?;
