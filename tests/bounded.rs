@@ -101,3 +101,63 @@ fn each_database_and_each_key_has_a_place_of_its_own() {
     ok!(con, "ZADD", "delays", 1, "x");
     assert_eq!(text_rows(ok!(con, "RMQ.DELAYTICK", "delays", "map", 10)), [["x", "q"]]);
 }
+
+#[test]
+fn reserve_drops_a_bounded_number_of_ids_without_payload_a_call_and_gets_to_the_message() {
+    let server = Server::builder().config_line("rmq.max-batch 100").start();
+    let mut con = server.con();
+    let reserve = |con: &mut redis::Connection, words: &[&str]| {
+        ok!(
+            con,
+            "RMQ.RESERVE",
+            "q:pending",
+            "q:processing",
+            "map",
+            "expires",
+            60000,
+            words
+        )
+    };
+    ok!(con, "RMQ.PUBLISH", "map", "q:pending", "a", "payload");
+    let ghosts: Vec<String> = (0..250).map(|ghost| format!("ghost{ghost}")).collect();
+    ok!(con, "RPUSH", "q:pending", &ghosts);
+    // With BLOCK too: a list that is not empty would wake nobody.
+    for (words, left) in [(&[][..], 151), (&["BLOCK", "0"][..], 51)] {
+        assert_eq!(reserve(&mut con, words), redis::Value::Nil);
+        let pending: usize = ask!(con, "LLEN", "q:pending");
+        assert_eq!(pending, left);
+    }
+    let taken = items(reserve(&mut con, &["BLOCK", "0"]));
+    assert_eq!(text(items(taken[0].clone()).remove(0)), "a");
+    assert_eq!(server.info("rmq")["rmq_dropped"], "250");
+}
+
+#[test]
+fn a_waiting_client_that_meets_very_many_ids_without_payload_is_freed_to_ask_again() {
+    let server = Server::builder().config_line("rmq.max-batch 100").start();
+    let mut con = server.con();
+    let mut waiter = Raw::connect(&server);
+    let wait = [
+        "RMQ.RESERVE",
+        "q:pending",
+        "q:processing",
+        "map",
+        "expires",
+        "60000",
+        "BLOCK",
+        "0",
+    ];
+    waiter.send(&wait);
+    assert!(eventually(deadline(), || server.info("clients")["blocked_clients"] == "1"));
+    let mut ids: Vec<String> = (0..250).map(|ghost| format!("ghost{ghost}")).collect();
+    ids.insert(0, "a".into());
+    ok!(con, "HSET", "map", "a", "payload", "a:queue", "q");
+    ok!(con, "RPUSH", "q:pending", &ids);
+    let mut replies = vec![waiter.read()];
+    while replies.last() == Some(&Reply::NilArray) {
+        replies.push(waiter.call(&wait));
+    }
+    assert_eq!(replies.len(), 3);
+    let left: usize = ask!(con, "LLEN", "q:pending");
+    assert_eq!(left, 0);
+}

@@ -242,12 +242,12 @@ fn a_pending_list_of_nothing_but_ids_without_payload_is_emptied_and_the_reply_is
     let server = Server::start();
     let mut con = server.con();
     let replica = Replica::of(&server);
-    for n in 0..25_000 {
+    for n in 0..9_000 {
         ok!(con, "LPUSH", PENDING, n);
     }
     let tap = ReplicaTap::attach(&server);
     assert_eq!(reserve_up_to(&mut con, 1), []);
-    assert_eq!(tap.lines_until_marker(&mut con), [format!("RPOP {PENDING} 25000")]);
+    assert_eq!(tap.lines_until_marker(&mut con), [format!("RPOP {PENDING} 9000")]);
     assert_eq!(Snapshot::of(&mut con).keys(), [""; 0]);
     replica.wait_synced();
     assert_eq!(replica.digest(), server.digest());

@@ -40,11 +40,12 @@ struct Taken {
 }
 
 /// What was in pending.
-#[derive(PartialEq, Eq)]
 enum Found {
     Messages,
     /// Ids without payload, which are gone now.
     OnlyDropped,
+    /// So many of those that the rest of the list is left for the next call.
+    TooManyDropped,
     Nothing,
 }
 
@@ -68,11 +69,12 @@ impl Command for Reserve {
 
     fn run<'c>(call: &'c Call<'c>) -> Result<(), Error> {
         let request = Request::parse(call)?;
-        if request.take(call)? == Found::Messages {
-            return Ok(());
-        }
-        match request.block_ms {
-            Some(timeout_ms) if !call.may_not_block() => blocking::wait::<Self>(call, request.pending, timeout_ms),
+        match (request.take(call)?, request.block_ms) {
+            (Found::Messages, _) => (),
+            // A list that is not empty would wake nobody.
+            (Found::OnlyDropped | Found::Nothing, Some(timeout_ms)) if !call.may_not_block() => {
+                blocking::wait::<Self>(call, request.pending, timeout_ms);
+            }
             _ => call.reply_nil_array(),
         }
         Ok(())
@@ -91,12 +93,14 @@ impl Waits for Reserve {
         if !User::of(call).may_run(Self::SPEC.name) {
             return Err(Error::PermissionWithdrawn);
         }
-        match request.take(call) {
-            Ok(Found::OnlyDropped) if !blocking::may_change_and_wait() => {
+        match request.take(call)? {
+            Found::Messages => Ok(true),
+            Found::OnlyDropped if blocking::may_change_and_wait() => Ok(false),
+            Found::Nothing => Ok(false),
+            Found::OnlyDropped | Found::TooManyDropped => {
                 call.reply_nil_array();
                 Ok(true)
             }
-            outcome => Ok(outcome? == Found::Messages),
         }
     }
 
@@ -147,8 +151,7 @@ impl<'c> Request<'c> {
                 Some(payload) => taken.push(Taken::count(id, payload, &mut payload_map, &mut expire_monitor, lease)),
                 None => dropped.push(id),
             }
-            // Nobody waits for a long row of dropped ids once there is something to work on.
-            if !taken.is_empty() && dropped.len() >= settings::MAX_BATCH.as_usize() {
+            if dropped.len() >= settings::MAX_BATCH.as_usize() {
                 break;
             }
         }
@@ -160,7 +163,11 @@ impl<'c> Request<'c> {
         stats::add(Counter::Dropped, dropped.len());
         if taken.is_empty() {
             forget_payloads(call, &mut payload_map, &dropped, |_| ());
-            return Ok(if popped > 0 { Found::OnlyDropped } else { Found::Nothing });
+            return Ok(match popped {
+                0 => Found::Nothing,
+                _ if pending.len() > 0 => Found::TooManyDropped,
+                _ => Found::OnlyDropped,
+            });
         }
 
         let lease_text = OwnedStr::new(lease.text().as_bytes());

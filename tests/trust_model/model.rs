@@ -720,7 +720,7 @@ impl Model {
             _ => Vec::new(),
         };
         let (mut expected, mut dropped) = (Vec::new(), 0);
-        while expected.len() < count && (expected.is_empty() || dropped < self.max_batch) {
+        while expected.len() < count && dropped < self.max_batch {
             let Some(id) = self.list_mut(pending).pop() else { break };
             let Some(payload) = self.field(map, &id).cloned() else {
                 self.forget_fields(map, &id);
