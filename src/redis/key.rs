@@ -256,11 +256,6 @@ macro_rules! typed_handle {
             }
 
             #[allow(dead_code)]
-            pub fn exists(&self) -> bool {
-                self.key.exists()
-            }
-
-            #[allow(dead_code)]
             pub fn len(&self) -> usize {
                 self.key.len()
             }
