@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::locate::IdHasher;
 use crate::redis::acl::{Access, User};
 use crate::redis::call::in_cluster;
-use crate::redis::key::open_derived_list;
+use crate::redis::key::{open_derived_list, End};
 use crate::redis::{log, Call, ListKey, OwnedStr, StrRef};
 use crate::slot::slot;
 use crate::stats::{self, Counter};
@@ -90,6 +90,24 @@ impl<'c> DerivedLists<'c> {
 
     pub fn len(&self) -> usize {
         self.queues.len()
+    }
+
+    /// Pushes each message to the left of its queue's list, in their order.
+    pub fn push_left<'a>(&mut self, messages: impl Iterator<Item = (&'a OwnedStr, usize)>) {
+        let mut by_queue: Vec<Vec<StrRef>> = vec![Vec::new(); self.len()];
+        for (id, queue) in messages {
+            by_queue[queue].push(id.as_ref());
+        }
+        let call = self.call;
+        for (queue, list) in self.lists() {
+            let ids = &by_queue[queue];
+            for id in ids {
+                list.push(End::Left, *id);
+            }
+            if !ids.is_empty() {
+                call.replicate(c"LPUSH", list.name(), ids);
+            }
+        }
     }
 
     /// Counts ids that stay behind because of a wrong type, and says so in the log now and then.

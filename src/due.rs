@@ -48,10 +48,11 @@ pub fn walk(
         }
         Ok(if taken < batch { Walk::On } else { Walk::Stop })
     })?;
-    if let Some(score) = tired_at {
-        place.keep(score);
-    } else if taken < batch && start > f64::NEG_INFINITY {
-        place.forget();
+    match tired_at {
+        Some(score) => place.keep(score),
+        // The next call starts anew, so that what has become due before this place does not wait for long.
+        None if start > f64::NEG_INFINITY => place.forget(),
+        None => (),
     }
     Ok(passed)
 }

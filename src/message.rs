@@ -101,14 +101,6 @@ pub fn push_once(call: &Call, list: &mut ListKey, id: StrRef, may_stand_already:
     call.replicate(c"LPUSH", list.name(), &[id]);
 }
 
-pub fn remove_from_zset(call: &Call, zset: &mut ZsetKey, id: StrRef) -> bool {
-    let removed = zset.remove(id);
-    if removed {
-        call.replicate(c"ZREM", zset.name(), &[id]);
-    }
-    removed
-}
-
 /// The keys that a message in work stands in.
 pub struct Working<'c> {
     pub payload_map: HashKey<'c>,
@@ -246,12 +238,9 @@ impl Working<'_> {
         delay_tasks.add(id, due);
         let score = OwnedStr::new(due.to_string().as_bytes());
         call.replicate(c"ZADD", delay_tasks.name(), &[score.as_ref(), id]);
-        self.leave_work(call, id, place);
-    }
-
-    /// Out of expire_monitor and processing; the payload stays.
-    pub fn leave_work(&mut self, call: &Call, id: StrRef, place: Option<Place>) {
-        remove_from_zset(call, &mut self.expire_monitor, id);
+        if self.expire_monitor.remove(id) {
+            call.replicate(c"ZREM", self.expire_monitor.name(), &[id]);
+        }
         if let (Some(place), Some(processing)) = (place, &mut self.processing) {
             remove_from_list(call, processing, place, id);
         }

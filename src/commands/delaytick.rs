@@ -11,7 +11,6 @@ use crate::error::Error;
 use crate::message::{queue_field, PENDING};
 use crate::redis::acl::Access;
 use crate::redis::command::{key, required, Command, KeyUse, Kind, Spec};
-use crate::redis::key::End;
 use crate::redis::{Call, HashKey, OwnedStr, StrRef, ZsetKey};
 use crate::stats::{self, Counter};
 
@@ -57,19 +56,7 @@ impl Command for DelayTick {
             Ok(Visit::Taken)
         })?;
 
-        let mut by_queue: Vec<Vec<StrRef>> = vec![Vec::new(); pending.len()];
-        for (id, queue) in &ready {
-            by_queue[*queue].push(id.as_ref());
-        }
-        for (queue, list) in pending.lists() {
-            let ids = &by_queue[queue];
-            for id in ids {
-                list.push(End::Left, *id);
-            }
-            if !ids.is_empty() {
-                call.replicate(c"LPUSH", list.name(), ids);
-            }
-        }
+        pending.push_left(ready.iter().map(|(id, queue)| (id, *queue)));
         let leaving: Vec<StrRef> = ready
             .iter()
             .map(|(id, _)| id)

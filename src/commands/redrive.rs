@@ -14,7 +14,6 @@ use crate::locate::IdHasher;
 use crate::message::{attempts_field, queue_field, PENDING};
 use crate::redis::acl::Access;
 use crate::redis::command::{key, required, Command, KeyUse, Kind, Spec};
-use crate::redis::key::End;
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef};
 use crate::stats::{self, Counter};
 
@@ -122,19 +121,7 @@ impl Command for Redrive {
                 call.replicate_lrem(dlq.name(), -1, left.id.as_ref());
             }
         }
-        let mut by_queue: Vec<Vec<StrRef>> = vec![Vec::new(); pending.len()];
-        for letter in &letters {
-            by_queue[letter.queue].push(letter.id.as_ref());
-        }
-        for (queue, list) in pending.lists() {
-            let ids = &by_queue[queue];
-            for id in ids {
-                list.push(End::Left, *id);
-            }
-            if !ids.is_empty() {
-                call.replicate(c"LPUSH", list.name(), ids);
-            }
-        }
+        pending.push_left(letters.iter().map(|letter| (&letter.id, letter.queue)));
         let mut stored: Vec<StrRef> = Vec::with_capacity(4 * letters.len());
         let mut gone: Vec<StrRef> = Vec::with_capacity(2 * letters.len());
         let mut stale: Vec<OwnedStr> = Vec::new();
