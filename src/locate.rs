@@ -364,14 +364,10 @@ mod tests {
 
     #[test]
     fn similar_ids_spread() {
-        use std::hash::{BuildHasher, Hash};
+        use std::hash::BuildHasher;
         let build = BuildHasherDefault::<IdHasher>::default();
         let buckets: std::collections::HashSet<u64> = (0..4096)
-            .map(|number| {
-                let mut hasher = build.build_hasher();
-                format!("message-{number:08}").as_bytes().hash(&mut hasher);
-                hasher.finish() >> 52
-            })
+            .map(|number| build.hash_one(format!("message-{number:08}").as_bytes()) >> 52)
             .collect();
         // Of 4096 buckets a good hash fills 63 % with 4096 ids.
         assert!(buckets.len() > 2300, "{}", buckets.len());
