@@ -10,8 +10,8 @@ use std::hash::BuildHasherDefault;
 use crate::args::{self, distinct_keys};
 use crate::derived::DerivedLists;
 use crate::error::Error;
-use crate::locate::IdHasher;
-use crate::message::{attempts_field, queue_field, PENDING};
+use crate::locate::{IdHasher, Place, Reach};
+use crate::message::{attempts_field, queue_field, remove_places, PENDING};
 use crate::redis::acl::Access;
 use crate::redis::command::{key, required, Command, KeyUse, Kind, Spec};
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef};
@@ -115,11 +115,14 @@ impl Command for Redrive {
             }
             call.replicate_number(c"RPOP", dlq.name(), leaving.len() as i64);
         } else {
-            let places: Vec<usize> = leaving.iter().rev().map(|left| left.index).collect();
-            dlq.remove_at(&places);
-            for left in &leaving {
-                call.replicate_lrem(dlq.name(), -1, left.id.as_ref());
-            }
+            // The walk came from the right, so each is the last of its id.
+            let reach = Reach::FromRight;
+            let place = |left: &Leaving| Place {
+                index: left.index,
+                reach,
+            };
+            let found: Vec<(usize, Place)> = leaving.iter().map(place).enumerate().collect();
+            remove_places(call, &mut dlq, &found, |number| leaving[number].id.as_ref());
         }
         pending.push_left(letters.iter().map(|letter| (&letter.id, letter.queue)));
         let mut stored: Vec<StrRef> = Vec::with_capacity(4 * letters.len());

@@ -193,24 +193,16 @@ impl<'c> Call<'c> {
 
     /// Sends `LREM key count element`.
     pub fn replicate_lrem(&self, key: StrRef, count: i64, element: StrRef) {
-        if !self.effect_is_heard() {
-            return;
-        }
-        // SAFETY: "sls" is a string, a long long and a string.
-        unsafe {
-            api!(RedisModule_Replicate(
-                self.ctx,
-                c"LREM".as_ptr(),
-                c"sls".as_ptr(),
-                key.raw(),
-                count as std::ffi::c_longlong,
-                element.raw(),
-            ));
-        }
+        self.replicate_element(c"LREM", key, count, element);
     }
 
     /// Sends `LSET key index element`.
     pub fn replicate_lset(&self, key: StrRef, index: usize, element: StrRef) {
+        self.replicate_element(c"LSET", key, index as i64, element);
+    }
+
+    /// Sends `command key number element`.
+    fn replicate_element(&self, command: &CStr, key: StrRef, number: i64, element: StrRef) {
         if !self.effect_is_heard() {
             return;
         }
@@ -218,10 +210,10 @@ impl<'c> Call<'c> {
         unsafe {
             api!(RedisModule_Replicate(
                 self.ctx,
-                c"LSET".as_ptr(),
+                command.as_ptr(),
                 c"sls".as_ptr(),
                 key.raw(),
-                index as std::ffi::c_longlong,
+                number as std::ffi::c_longlong,
                 element.raw(),
             ));
         }
