@@ -226,6 +226,9 @@ fn nothing_acknowledged_is_lost_while_slots_move_and_when_a_primary_is_killed() 
             .collect();
         for number in 1..=migrations {
             sleep(Duration::from_millis(rng.range(20..200) as u64));
+            for workers in &workers {
+                workers.go_on_until(|report| report.acknowledged > 100 * number / migrations);
+            }
             let tag = rng.pick(&tags).clone();
             migrate_under_traffic(&cluster, &tag, &mut rng);
             if number % 4 == 0 {
@@ -237,9 +240,7 @@ fn nothing_acknowledged_is_lost_while_slots_move_and_when_a_primary_is_killed() 
         }
         let ledgers: Vec<_> = workers.into_iter().map(|workers| workers.finish(DRAIN)).collect();
         for ledger in &ledgers {
-            let report = ledger.report();
-            println!("  {report}");
-            assert!(report.acknowledged > 100, "too little was confirmed to mean anything");
+            println!("  {}", ledger.report());
         }
         for ledger in ledgers {
             ledger.assert_nothing_lost_and_nothing_unexplained();

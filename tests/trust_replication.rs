@@ -65,6 +65,9 @@ fn a_failover_under_load_loses_nothing_that_a_replica_had_confirmed() {
                     false => Replica::of(old),
                 };
                 sleep(Duration::from_millis(rng.range(400..1500) as u64));
+                for workers in [&leases, &plain] {
+                    workers.go_on_until(|report| report.acknowledged > 20 * failover);
+                }
                 if promote_first {
                     next.promote();
                     sleep(Duration::from_millis(rng.range(0..50) as u64));
@@ -93,12 +96,7 @@ fn a_failover_under_load_loses_nothing_that_a_replica_had_confirmed() {
         last.wait_synced();
         assert_eq!(last.digest(), replicas.last().expect("a failover").digest());
         for ledger in &ledgers {
-            let report = ledger.report();
-            println!("  {report}");
-            assert!(
-                report.acknowledged > 20 * failovers,
-                "too little was confirmed to mean anything"
-            );
+            println!("  {}", ledger.report());
         }
         for ledger in ledgers {
             ledger.assert_nothing_lost_and_nothing_unexplained();

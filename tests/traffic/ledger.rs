@@ -6,7 +6,7 @@ use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::Mutex;
 
-#[derive(Default)]
+#[derive(Debug, Default)]
 struct Message {
     queue: String,
     acknowledged: bool,
@@ -17,12 +17,13 @@ struct Message {
     retries: Vec<(f64, f64)>,
     /// Times when a dead letter may have been redriven, which resets the attempts.
     dead_lettered: bool,
-    /// Confirmed answers to ACK or COMPLETE.
-    settled: Vec<f64>,
+    /// Confirmed answers to ACK or COMPLETE: when the call was sent, and when its answer was confirmed.
+    settled: Vec<(f64, f64)>,
     /// ACK or COMPLETE was sent, and the answer is not known or not confirmed.
     maybe_settled: bool,
 }
 
+#[derive(Debug)]
 pub struct Delivery {
     /// The earliest moment at which the server may have handed it out.
     pub from: f64,
@@ -206,14 +207,18 @@ impl Ledger {
                     complaint = Some(format!("{id} has attempt {is} after attempt {was}"));
                 }
             }
-            let settled_before = message.settled.iter().any(|settled| *settled < delivery.from);
+            let settled_before = message.settled.iter().any(|(_, settled)| *settled < delivery.from);
             if settled_before && !message.published_again {
-                // A RETRY by a worker whose time is up finds the id in somebody's processing list, and stores it anew.
-                let late_retry = message.retries.iter().any(|(_, end)| *end >= message.settled[0]);
+                // A RETRY by a worker whose time is up finds the id in somebody's processing list, and stores it anew;
+                // also while the one that settled it still waits for the confirmation.
+                let late_retry = message.retries.iter().any(|(_, end)| *end >= message.settled[0].0);
                 if self.style == Style::Plain && late_retry {
                     report.brought_back += 1;
                 } else {
-                    complaint = Some(format!("{id} was delivered after it was settled"));
+                    complaint = Some(format!(
+                        "{id} was delivered after it was settled, at {:.3}: {message:?}",
+                        delivery.from
+                    ));
                 }
             }
             message.deliveries.insert(place, delivery);
@@ -291,9 +296,9 @@ impl Ledger {
     }
 
     /// A confirmed answer: the message has left the system, by this call or (COMPLETE) by an earlier one.
-    pub fn settled(&self, id: &str, now: f64) {
+    pub fn settled(&self, id: &str, sent: f64, now: f64) {
         let again = self.message(id, |message| {
-            message.settled.push(now);
+            message.settled.push((sent, now));
             self.style == Style::Leases && message.settled.len() > 1 && !message.published_again
         });
         if again {
@@ -324,7 +329,7 @@ impl Ledger {
             if self.style == Style::Leases && too_early && !message.published_again {
                 return Some(format!("{id} was reported stuck before its deadline"));
             }
-            let settled = message.settled.iter().any(|settled| *settled < sent);
+            let settled = message.settled.iter().any(|(_, settled)| *settled < sent);
             let may_be_back = message.published_again || self.style == Style::Plain && !message.retries.is_empty();
             (settled && !may_be_back).then(|| format!("{id} was reported stuck after it was settled"))
         });

@@ -1,7 +1,7 @@
 //! The workers. Each runs in its own thread, in steps; a step that fails, or at which the worker dies, makes it forget
 //! all it knew and begin again with a new connection, as a new process would.
 
-use super::ledger::{Delivery, Ledger};
+use super::ledger::{Delivery, Ledger, Report};
 use super::{clock_ms, pending, processing, Dial, Habits, Keys, Link, Style};
 use crate::common::{bulk, command, error_text, eventually, items, rows, text, text_rows, Rng};
 use redis::{Cmd, Value};
@@ -11,6 +11,8 @@ use std::thread::{sleep, Scope, ScopedJoinHandle};
 use std::time::Duration;
 
 const CLAIM_MS: usize = 250;
+/// How long to wait for something to happen at all.
+const PATIENCE: Duration = Duration::from_secs(60);
 /// What the janitor grants a message in processing that nobody watches.
 const GRACE_MS: f64 = 400.0;
 
@@ -70,6 +72,14 @@ impl<'scope> Workers<'scope> {
             rng,
         };
         self.threads.push(scope.spawn(move || run(&mut worker)));
+    }
+
+    /// Lets them work until enough has happened to mean something, however slow the machine is.
+    #[track_caller]
+    pub fn go_on_until(&self, enough: impl Fn(&Report) -> bool) {
+        if !eventually(PATIENCE, || enough(&self.ledger.report())) {
+            panic!("too little happens to mean anything: {}", self.ledger.report());
+        }
     }
 
     /// Nobody publishes or dies any more, and the rest is worked off; false if something stays.
@@ -445,7 +455,7 @@ impl Worker<'_> {
                 }
                 let reply = reply?;
                 if reply == Ok(Value::Int(1)) {
-                    self.settled(&[id.to_string()]);
+                    self.settled(&[id.to_string()], sent);
                 }
                 reply
             }
@@ -456,11 +466,11 @@ impl Worker<'_> {
         Ok(())
     }
 
-    fn settled(&mut self, ids: &[String]) {
+    fn settled(&mut self, ids: &[String], sent: f64) {
         let confirmed = self.confirmed();
         for id in ids {
             if confirmed {
-                self.ledger.settled(id, clock_ms());
+                self.ledger.settled(id, sent, clock_ms());
             } else {
                 self.ledger.maybe_settled(id);
             }
@@ -473,9 +483,10 @@ impl Worker<'_> {
             ack.arg(id).arg(lease);
         }
         let ids: Vec<String> = held.iter().map(|(id, _, _)| id.clone()).collect();
+        let sent = clock_ms();
         let reply = self.call(&ack);
         match reply {
-            Ok(Ok(Value::Int(count))) if count as usize == ids.len() => self.settled(&ids),
+            Ok(Ok(Value::Int(count))) if count as usize == ids.len() => self.settled(&ids, sent),
             // Which of them is not told.
             Ok(Ok(Value::Int(1..))) | Err(Gone) => ids.iter().for_each(|id| self.ledger.maybe_settled(id)),
             _ => {}
@@ -551,8 +562,9 @@ impl Worker<'_> {
 
     /// COMPLETE or PARSEERR: the message leaves the system.
     fn settle_by(&mut self, command: &Cmd, id: &str) -> Result<(), Gone> {
+        let sent = clock_ms();
         match self.call(command) {
-            Ok(Ok(_)) => self.settled(&[id.to_string()]),
+            Ok(Ok(_)) => self.settled(&[id.to_string()], sent),
             Ok(Err(_)) => {}
             Err(Gone) => {
                 self.ledger.maybe_settled(id);
