@@ -9,9 +9,9 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::redis::{ListKey, StrRef, ZsetKey};
 
-/// Elements looked at from each end before the server searches the list: each look costs as much as twenty elements of
+/// Elements looked at from each end before the server searches the list: each look costs as much as a few elements of
 /// that search.
-const FEW: usize = 3;
+const FEW: usize = 2;
 /// The same where the deadline says that the id stands near that end.
 const NEAR: usize = 8;
 /// Up to this many elements a search by deadline does not pay. A sorted set of this size is stored so that each look-up
@@ -42,17 +42,44 @@ pub enum Reach {
     ByIndex,
 }
 
-/// One id. `deadlines` is where the ids' deadlines are, if they have any.
+/// What a quick look for an id tells.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Spot {
+    At(Place),
+    Nowhere,
+    /// Not near an end, and no deadline shows the way: only a search would tell.
+    Unsearched,
+}
+
+/// One id, by a search if need be. `deadlines` is where the ids' deadlines are, if they have any.
 pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option<Place> {
+    match look(list, id, deadlines) {
+        Spot::At(place) => Some(place),
+        Spot::Nowhere => None,
+        Spot::Unsearched => search(list, id),
+    }
+}
+
+/// One id, by the server's own search.
+pub fn search(list: &mut ListKey, id: StrRef) -> Option<Place> {
+    list.last_place_of(id).map(|index| Place {
+        index,
+        reach: Reach::FromRight,
+    })
+}
+
+/// One id, without a search.
+pub fn look(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Spot {
     let len = list.len();
     let wanted = id.bytes();
-    let is_at = |list: &mut ListKey, index| Some(list.at(index)?.bytes() == wanted);
-    let (from_left, from_right, by_index) = (Reach::FromLeft, Reach::FromRight, Reach::ByIndex);
-    let place = |reach: Reach| move |index: usize| Some(Place { index, reach });
+    let is_at = |list: &mut ListKey, index| list.at(index).is_some_and(|element| element.bytes() == wanted);
+    let spot = |index: usize, reach: Reach| Spot::At(Place { index, reach });
 
-    let last = len.checked_sub(1)?;
-    if is_at(list, last)? {
-        return place(from_right)(last);
+    let Some(last) = len.checked_sub(1) else {
+        return Spot::Nowhere;
+    };
+    if is_at(list, last) {
+        return spot(last, Reach::FromRight);
     }
     let course = match deadlines {
         Some(deadlines) if len > SHORT && deadlines.len() > SHORT => course(list, id, deadlines),
@@ -65,23 +92,23 @@ pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Opti
     };
     if matches!(course, Course::Right | Course::Unknown) {
         for index in (len - near..last).rev() {
-            if is_at(list, index)? {
-                return place(from_right)(index);
+            if is_at(list, index) {
+                return spot(index, Reach::FromRight);
             }
         }
         if near == len {
-            return None;
+            return Spot::Nowhere;
         }
     }
     if let Course::At(index) = course {
-        return place(by_index)(index);
+        return spot(index, Reach::ByIndex);
     }
     for index in 0..near {
-        if is_at(list, index)? {
-            return place(from_left)(index);
+        if is_at(list, index) {
+            return spot(index, Reach::FromLeft);
         }
     }
-    list.last_place_of(id).and_then(place(from_right))
+    Spot::Unsearched
 }
 
 /// Where an id's deadline points to.

@@ -5,7 +5,7 @@ use smallvec::{smallvec, SmallVec};
 
 use crate::clock::Now;
 use crate::error::Error;
-use crate::locate::{self, Place, Reach};
+use crate::locate::{self, Place, Reach, Spot};
 use crate::redis::key::End;
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
 
@@ -112,11 +112,16 @@ impl Working<'_> {
     /// Every trace of the messages goes. Returns how many had any.
     pub fn forget(&mut self, call: &Call, ids: &[StrRef]) -> usize {
         let mut had_trace: SmallVec<[bool; 1]> = smallvec![false; ids.len()];
+        let mut unsearched = None;
         if let Some(processing) = &mut self.processing {
             if let [id] = ids {
-                if let Some(place) = locate::find(processing, *id, Some(&self.expire_monitor)) {
-                    remove_from_list(call, processing, place, *id);
-                    had_trace[0] = true;
+                match locate::look(processing, *id, Some(&self.expire_monitor)) {
+                    Spot::At(place) => {
+                        remove_from_list(call, processing, place, *id);
+                        had_trace[0] = true;
+                    }
+                    Spot::Nowhere => (),
+                    Spot::Unsearched => unsearched = Some(*id),
                 }
             } else {
                 let len = processing.len();
@@ -144,6 +149,14 @@ impl Working<'_> {
             call.replicate(c"ZREM", self.expire_monitor.name(), &watched);
         }
         forget_payloads(call, &mut self.payload_map, ids, |index| had_trace[index] = true);
+        if let (Some(id), Some(processing)) = (unsearched, &mut self.processing) {
+            if had_trace[0] {
+                processing.remove_later(id);
+            } else if let Some(place) = locate::search(processing, id) {
+                remove_from_list(call, processing, place, id);
+                had_trace[0] = true;
+            }
+        }
         had_trace.into_iter().filter(|trace| *trace).count()
     }
 }
@@ -176,22 +189,22 @@ pub struct Postponed<'a> {
     pub id: StrRef<'a>,
     /// Replaces the stored payload.
     pub payload: Option<StrRef<'a>>,
-    /// In processing, if it is there.
-    pub place: Option<Place>,
     pub due: f64,
 }
 
 impl Working<'_> {
-    /// Whether the message exists at all, and where it stands in processing. Neither means that it was settled.
-    pub fn look_up(&mut self, id: StrRef) -> Result<Option<Place>, Error> {
-        let place = self
-            .processing
-            .as_mut()
-            .and_then(|list| locate::find(list, id, Some(&self.expire_monitor)));
-        if place.is_none() && !self.payload_map.has(id) {
-            return Err(Error::NoMessage);
+    /// A message that has no payload and stands not in processing was settled.
+    pub fn must_exist(&mut self, id: StrRef) -> Result<(), Error> {
+        let exists = self.payload_map.has(id)
+            || self
+                .processing
+                .as_mut()
+                .is_some_and(|list| locate::find(list, id, Some(&self.expire_monitor)).is_some());
+        if exists {
+            Ok(())
+        } else {
+            Err(Error::NoMessage)
         }
-        Ok(place)
     }
 
     /// The queue of a message: `<id>:queue`, or else by the name of its processing list.
@@ -215,12 +228,11 @@ impl Working<'_> {
     }
 
     pub fn postpone(&mut self, call: &Call, delay_tasks: &mut ZsetKey, message: &Postponed) {
-        let Postponed {
-            id,
-            payload,
-            place,
-            due,
-        } = *message;
+        let Postponed { id, payload, due } = *message;
+        let spot = match &mut self.processing {
+            Some(processing) => locate::look(processing, id, Some(&self.expire_monitor)),
+            None => Spot::Nowhere,
+        };
         let queue_field = queue_field(id);
         let queue = self.missing_queue(queue_field.as_ref());
         let mut stored: SmallVec<[StrRef; 4]> = SmallVec::new();
@@ -241,8 +253,12 @@ impl Working<'_> {
         if self.expire_monitor.remove(id) {
             call.replicate(c"ZREM", self.expire_monitor.name(), &[id]);
         }
-        if let (Some(place), Some(processing)) = (place, &mut self.processing) {
-            remove_from_list(call, processing, place, id);
+        if let Some(processing) = &mut self.processing {
+            match spot {
+                Spot::At(place) => remove_from_list(call, processing, place, id),
+                Spot::Nowhere => (),
+                Spot::Unsearched => processing.remove_later(id),
+            }
         }
     }
 }

@@ -704,3 +704,49 @@ fn a_lease_does_not_hold_a_message_of_the_same_id_that_was_published_later() {
     assert_fenced(&mut con, &first);
     assert_eq!(ack(&mut con, &second), 1);
 }
+
+// ---- how leases are stored
+
+#[test]
+fn a_deadline_set_of_many_leases_is_not_in_the_compact_encoding_and_holds_the_leases_only() {
+    let server = Server::start();
+    let replica = Replica::of(&server);
+    let mut con = server.con();
+    let encoding = |con: &mut Connection| text(ok!(con, "OBJECT", "ENCODING", DUE));
+    let ids: Vec<String> = (0..100).map(|n| format!("m{n:02}")).collect();
+    let mut held = Vec::new();
+    for id in &ids[..10] {
+        held.push(take_new(&mut con, id));
+    }
+    assert_eq!(encoding(&mut con), "listpack", "a handful is left as it is");
+    let mut events = Events::subscribe(&server);
+    for id in &ids[10..] {
+        held.push(take_new(&mut con, id));
+    }
+    // Which of the calls does it, is not said.
+    let mut acked = 0;
+    while encoding(&mut con) != "skiplist" {
+        acked += 1;
+        assert!(acked < 1000, "it is still compact");
+        let oldest = held.remove(0);
+        assert_eq!(ack(&mut con, &oldest), 1);
+        held.push(take_new(&mut con, &oldest.id));
+    }
+    let heard = events.lines_until_marker(&mut con);
+    let times = |event: &str| heard.iter().filter(|line| **line == format!("{event} {DUE}")).count();
+    assert_eq!((times("zadd"), times("zrem")), (90 + acked, acked));
+    let leases: BTreeMap<String, String> = held.iter().map(|d| (d.id.clone(), d.lease.clone())).collect();
+    let stored = Snapshot::of(&mut con).zset(DUE).len();
+    assert_eq!(stored, leases.len());
+    for (id, lease) in &leases {
+        let score: f64 = ask!(con, "ZSCORE", DUE, id);
+        assert_eq!(score, lease.parse::<f64>().unwrap());
+    }
+    replica.wait_synced();
+    assert_eq!(server.digest(), replica.digest());
+    for delivery in &held {
+        assert_eq!(ack(&mut con, delivery), 1);
+    }
+    let left: Vec<String> = ask!(con, "KEYS", "*");
+    assert_eq!(left, [""; 0]);
+}

@@ -68,7 +68,7 @@ impl Command for DeadLetter {
             call.reply_integer(0);
             return Ok(());
         }
-        working.look_up(*id)?;
+        working.must_exist(*id)?;
 
         let field = queue_field(*id);
         let queue = working.queue_of(*id);

@@ -62,7 +62,7 @@ impl Command for Nack {
             call.reply_integer(0);
             return Ok(());
         }
-        let place = working.look_up(*id)?;
+        working.must_exist(*id)?;
 
         working.postpone(
             call,
@@ -70,7 +70,6 @@ impl Command for Nack {
             &Postponed {
                 id: *id,
                 payload,
-                place,
                 due: due as f64,
             },
         );

@@ -101,7 +101,7 @@ impl Command for ParseErr {
             let has_ttl = quarantine.map.has_ttl();
             // By plain commands, which need the key for themselves and fire their events after ours.
             drop((quarantine, working));
-            call.fire_events();
+            call.finish();
             let expire_at = OwnedStr::new(expire_at.to_string().as_bytes());
             let (fields, one) = (OwnedStr::new(b"FIELDS"), OwnedStr::new(b"1"));
             let expires = if expire_field {

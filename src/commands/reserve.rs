@@ -211,12 +211,13 @@ impl Taken {
         let attempts_field = attempts_field(id.as_ref());
         // A pending message has a deadline only where a script has produced it, and that is a whole number, as no lease
         // is. The count is then one that another script left of an earlier message with the same id.
-        let produced_by_script = expire_monitor
-            .score(id.as_ref())
-            .is_some_and(|deadline| deadline.fract() == 0.0);
+        let produced_by_script = || {
+            let deadline = expire_monitor.score(id.as_ref());
+            deadline.is_some_and(|deadline| deadline.fract() == 0.0)
+        };
         let before = payload_map
             .get(attempts_field.as_ref())
-            .filter(|_| !produced_by_script)
+            .filter(|_| !produced_by_script())
             .and_then(|count| std::str::from_utf8(count.bytes()).ok()?.parse::<i64>().ok())
             .filter(|count| *count > 0)
             .unwrap_or(0);

@@ -10,7 +10,7 @@ use redis_module::raw;
 use smallvec::SmallVec;
 
 use super::api::api;
-use super::key::KeyEvents;
+use super::key::{self, KeyEvents};
 use super::listeners;
 use super::{OwnedStr, StrRef};
 use crate::error::Error;
@@ -19,8 +19,15 @@ pub struct Call<'c> {
     ctx: *mut raw::RedisModuleCtx,
     args: &'c [StrRef<'c>],
     events: RefCell<SmallVec<[Event; 5]>>,
+    removals: RefCell<SmallVec<[Removal; 1]>>,
     /// The server knows that this call has changed something.
     counted_as_change: Cell<bool>,
+}
+
+/// An id to be taken out of a list by the server's own search.
+pub(super) struct Removal {
+    pub list: EventName,
+    pub id: OwnedStr,
 }
 
 /// A key that changed, and what the plain commands would have told about it.
@@ -58,6 +65,7 @@ impl<'c> Call<'c> {
             // A StrRef is a non-null string pointer, and that is what argv holds.
             args: std::slice::from_raw_parts(argv.cast::<StrRef<'c>>(), argc as usize),
             events: RefCell::default(),
+            removals: RefCell::default(),
             counted_as_change: Cell::new(false),
         }
     }
@@ -76,6 +84,7 @@ impl<'c> Call<'c> {
                 ctx,
                 args: &[],
                 events: RefCell::default(),
+                removals: RefCell::default(),
                 counted_as_change: Cell::new(false),
             };
         }
@@ -129,8 +138,21 @@ impl<'c> Call<'c> {
         self.events.borrow_mut().push(event);
     }
 
-    /// Fires what has been queued. Every handle is closed by now.
-    pub fn fire_events(&self) {
+    pub(super) fn remove_later(&self, removal: Removal) {
+        self.removals.borrow_mut().push(removal);
+    }
+
+    /// Does what had to wait until every handle is closed: removals by search, then events.
+    pub fn finish(&self) {
+        for removal in self.removals.take() {
+            let (list, id) = (removal.list.as_ref(), removal.id.as_ref());
+            let removed = self
+                .remove_last(list, id)
+                .unwrap_or_else(|| key::remove_last_by_hand(self, list, id));
+            if removed {
+                self.replicate_lrem(list, -1, id);
+            }
+        }
         for event in self.events.take() {
             let name = event.name.as_ref();
             for event in event.events.into_iter().flatten() {
@@ -238,8 +260,24 @@ impl<'c> Call<'c> {
 
     // ---- plain commands, for the few steps that have no direct API. No handle on the key may be open.
 
-    /// The index of the last `element` in the list, counted from the left.
-    pub(super) fn list_position_from_right(&self, list: StrRef, element: StrRef) -> Option<usize> {
+    /// LREM of the last `element` in the list: whether there was one. None if the server did not search.
+    fn remove_last(&self, list: StrRef, element: StrRef) -> Option<bool> {
+        // SAFETY: "sls" is a string, a long long and a string; the reply is freed by the guard.
+        unsafe {
+            let reply = Reply(api!(RedisModule_Call(
+                self.ctx,
+                c"LREM".as_ptr(),
+                c"sls".as_ptr(),
+                list.raw(),
+                -1 as std::ffi::c_longlong,
+                element.raw(),
+            )));
+            reply.integer().map(|removed| removed > 0)
+        }
+    }
+
+    /// The index of the last `element` in the list, counted from the left. None if the server did not search.
+    pub(super) fn list_position_from_right(&self, list: StrRef, element: StrRef) -> Option<Option<usize>> {
         // SAFETY: "sscc" is two strings and two C strings; the reply is freed by the guard.
         unsafe {
             let reply = Reply(api!(RedisModule_Call(
@@ -251,7 +289,10 @@ impl<'c> Call<'c> {
                 c"RANK".as_ptr(),
                 c"-1".as_ptr(),
             )));
-            reply.integer().and_then(|index| usize::try_from(index).ok())
+            match reply.kind() as isize {
+                raw::REDISMODULE_REPLY_NULL => Some(None),
+                _ => reply.integer().map(|index| usize::try_from(index).ok()),
+            }
         }
     }
 

@@ -31,7 +31,7 @@ pub unsafe extern "C" fn handler<C: Command>(
     let call = unsafe { Call::new(ctx, argv, argc) };
     // The server has checked the number of arguments against the table.
     let result = guarded(|| C::run(&call));
-    call.fire_events();
+    call.finish();
     if let Err(error) = result {
         call.reply_error(&error);
     }
@@ -107,7 +107,7 @@ pub mod blocking {
             served = C::serve(&call)?;
             Ok(())
         });
-        call.fire_events();
+        call.finish();
         match result {
             Ok(()) if !served => ERR,
             Ok(()) => OK,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use redis_module::raw;
 
 use super::api::api;
-use super::call::{Event, EventName};
+use super::call::{Event, EventName, Removal};
 use super::{Call, OwnedStr, StrRef};
 use crate::error::Error;
 
@@ -427,7 +427,16 @@ impl ZsetKey<'_> {
 
     /// `score` must be a number: NaN is refused by the server, and nothing would be written.
     pub fn add(&mut self, member: StrRef, score: f64) {
-        let mut flags: c_int = 0;
+        if score.fract() != 0.0 {
+            self.leave_compact_encoding();
+        }
+        if self.add_raw(member, score, 0) & raw::REDISMODULE_ZADD_NOP == 0 {
+            self.key.changed(c"zadd");
+        }
+    }
+
+    fn add_raw(&mut self, member: StrRef, score: f64, flags: u32) -> u32 {
+        let mut flags = flags as c_int;
         // SAFETY: the key is open for writing and a sorted set or missing; `flags` outlives the call.
         unsafe {
             api!(RedisModule_ZsetAdd(
@@ -437,20 +446,45 @@ impl ZsetKey<'_> {
                 &mut flags
             ))
         };
-        if flags & raw::REDISMODULE_ZADD_NOP as c_int == 0 {
-            self.key.changed(c"zadd");
+        flags as u32
+    }
+
+    fn remove_raw(&mut self, member: StrRef) -> bool {
+        let mut deleted: c_int = 0;
+        // SAFETY: the key is open for writing and a sorted set or missing; `deleted` outlives the call.
+        unsafe { api!(RedisModule_ZsetRem(self.key.raw.as_ptr(), member.raw(), &mut deleted)) };
+        deleted != 0
+    }
+
+    /// In the compact encoding of a small sorted set a score with decimals is text, and every insertion reads the scores
+    /// one by one: among 50 leases that took 60 % of a RESERVE. So a set that has come to some size gets the ordinary
+    /// encoding, by a member too long for the compact one that comes and goes within the call. How a set is encoded
+    /// takes too long to ask, so this is done now and then, whether it is needed or not.
+    fn leave_compact_encoding(&mut self) {
+        /// From here on it pays; beyond the last (the server's default limit) no set is compact.
+        const SIZES: std::ops::RangeInclusive<usize> = 16..=128;
+        const ONE_IN: u32 = 32;
+        /// Spreads the turns, so that keys used in a fixed order all get theirs.
+        const STRIDE: u32 = 0x9E37_79B9;
+        static TURN: AtomicU32 = AtomicU32::new(0);
+
+        if !SIZES.contains(&self.key.len()) || TURN.fetch_add(STRIDE, Ordering::Relaxed) > u32::MAX / ONE_IN {
+            return;
+        }
+        let long = OwnedStr::new(&[b'.'; 300]);
+        // One that is there already is somebody's, and stays.
+        if self.add_raw(long.as_ref(), 0.0, raw::REDISMODULE_ZADD_NX) & raw::REDISMODULE_ZADD_ADDED != 0 {
+            self.remove_raw(long.as_ref());
         }
     }
 
     /// Whether the member was there.
     pub fn remove(&mut self, member: StrRef) -> bool {
-        let mut deleted: c_int = 0;
-        // SAFETY: the key is open for writing and a sorted set or missing; `deleted` outlives the call.
-        unsafe { api!(RedisModule_ZsetRem(self.key.raw.as_ptr(), member.raw(), &mut deleted)) };
-        if deleted != 0 {
+        let removed = self.remove_raw(member);
+        if removed {
             self.key.changed(c"zrem");
         }
-        deleted != 0
+        removed
     }
 
     /// Members with a score from `min` to `max`, lowest first, until `visit` says stop. Nothing is removed meanwhile:
@@ -508,7 +542,8 @@ pub(super) fn look_at_server_version() {
     ITERATOR_SURVIVES.store(version >= 0x07_00_06, Ordering::Relaxed);
 }
 
-/// Elements that the server's iterator passes in about the time of a fresh start.
+/// Elements that the server's iterator passes in about the time of a fresh start: near an end of the list, and at most.
+const FRESH: usize = 14;
 const FAR: usize = 96;
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -522,9 +557,10 @@ impl ListKey<'_> {
     /// the handle starts anew, and the server seeks node by node from the nearer end.
     pub fn at(&mut self, index: usize) -> Option<OwnedStr> {
         if let Some(position) = self.key.position {
-            if position.abs_diff(index) > FAR {
+            let way = position.abs_diff(index);
+            if way > FAR || way > FRESH && way > FRESH + index.min(self.len() - index) {
                 self.key.reopen();
-            } else if position != index {
+            } else if way > 0 {
                 // For good, until the handle is opened anew: a step to the left over the edge of a node makes the server
                 // count from the node's end, and a removal then shifts its place, whichever way it went last.
                 self.key.leftward |= index < position;
@@ -590,8 +626,35 @@ impl ListKey<'_> {
         self.key.raw = open_raw(self.key.call, self.key.name());
         self.key.position = None;
         self.key.leftward = false;
-        place
+        place.unwrap_or_else(|| self.last_place_by_hand(element))
     }
+
+    /// For a server that refuses to search, as it may in a slot that moves.
+    fn last_place_by_hand(&mut self, element: StrRef) -> Option<usize> {
+        (0..self.len())
+            .rev()
+            .find(|index| self.at(*index).is_some_and(|other| other.bytes() == element.bytes()))
+    }
+
+    /// Takes out the last `element`, if there is one, when the command has closed its handles: the server searches and
+    /// removes in one walk, for which it needs the list for itself, and tells listeners at once.
+    pub fn remove_later(&self, element: StrRef) {
+        self.key.call.remove_later(Removal {
+            list: self.key.name.for_event(),
+            id: OwnedStr::retain(element),
+        });
+    }
+}
+
+/// For a server that refuses to search. True if the element was there.
+pub(super) fn remove_last_by_hand(call: &Call, list: StrRef, element: StrRef) -> bool {
+    let Some(key) = Key::open(call, Name::Derived(OwnedStr::retain(list)), Kind::List) else {
+        return false;
+    };
+    let mut list = ListKey { key };
+    let place = list.last_place_by_hand(element);
+    list.remove_at(place.as_slice());
+    place.is_some()
 }
 
 /// A derived key is opened by a name that the call made; a wrong type there concerns one queue only.
