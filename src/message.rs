@@ -189,21 +189,27 @@ pub struct Postponed<'a> {
     pub id: StrRef<'a>,
     /// Replaces the stored payload.
     pub payload: Option<StrRef<'a>>,
+    /// In processing.
+    pub spot: Spot,
     pub due: f64,
 }
 
 impl Working<'_> {
-    /// A message that has no payload and stands not in processing was settled.
-    pub fn must_exist(&mut self, id: StrRef) -> Result<(), Error> {
-        let exists = self.payload_map.has(id)
-            || self
-                .processing
-                .as_mut()
-                .is_some_and(|list| locate::find(list, id, Some(&self.expire_monitor)).is_some());
-        if exists {
-            Ok(())
-        } else {
-            Err(Error::NoMessage)
+    /// Whether the message exists at all, and where it stands in processing. One that has no payload and does not stand
+    /// there was settled.
+    pub fn look_up(&mut self, id: StrRef) -> Result<Spot, Error> {
+        let Some(processing) = &mut self.processing else {
+            return if self.payload_map.has(id) {
+                Ok(Spot::Nowhere)
+            } else {
+                Err(Error::NoMessage)
+            };
+        };
+        match locate::look(processing, id, Some(&self.expire_monitor)) {
+            spot @ Spot::At(_) => Ok(spot),
+            spot if self.payload_map.has(id) => Ok(spot),
+            Spot::Unsearched => locate::search(processing, id).map(Spot::At).ok_or(Error::NoMessage),
+            Spot::Nowhere => Err(Error::NoMessage),
         }
     }
 
@@ -228,11 +234,7 @@ impl Working<'_> {
     }
 
     pub fn postpone(&mut self, call: &Call, delay_tasks: &mut ZsetKey, message: &Postponed) {
-        let Postponed { id, payload, due } = *message;
-        let spot = match &mut self.processing {
-            Some(processing) => locate::look(processing, id, Some(&self.expire_monitor)),
-            None => Spot::Nowhere,
-        };
+        let Postponed { id, payload, spot, due } = *message;
         let queue_field = queue_field(id);
         let queue = self.missing_queue(queue_field.as_ref());
         let mut stored: SmallVec<[StrRef; 4]> = SmallVec::new();

@@ -18,8 +18,8 @@ impl ParseError<'_> {
     /// At most `payload_limit` bytes of the payload and `message_limit` bytes of the error are kept.
     pub fn to_json(&self, payload_limit: usize, message_limit: usize) -> Vec<u8> {
         let kept = cut(self.payload, payload_limit);
-        let text = String::from_utf8_lossy(kept);
-        let readable = matches!(text, Cow::Borrowed(_));
+        let text = readable(kept);
+        let is_whole = matches!(text, Cow::Borrowed(_));
 
         // Room for the names, and for quotes in the payload, which take two bytes each.
         let mut json = Vec::with_capacity(kept.len() + kept.len() / 4 + self.topic.len() + 512);
@@ -36,7 +36,7 @@ impl ParseError<'_> {
         member(
             &mut json,
             "error_message",
-            &marked(String::from_utf8_lossy(error), error.len() < self.error.len()),
+            &marked(readable(error), error.len() < self.error.len()),
         );
         for (name, value) in [
             ("topic", self.topic),
@@ -44,11 +44,11 @@ impl ParseError<'_> {
             ("message_id", self.id),
         ] {
             json.push(b',');
-            member(&mut json, name, &String::from_utf8_lossy(value));
+            member(&mut json, name, &readable(value));
         }
         json.extend_from_slice(b",\"original_payload_bytes\":");
         json.extend_from_slice(self.payload.len().to_string().as_bytes());
-        if !readable {
+        if !is_whole {
             json.push(b',');
             let exact = base64::engine::general_purpose::STANDARD.encode(kept);
             member(&mut json, "original_payload_base64", &exact);
@@ -56,6 +56,11 @@ impl ParseError<'_> {
         json.push(b'}');
         json
     }
+}
+
+/// As text; what is not UTF-8 is replaced. (The first look alone is much quicker than the replacing one.)
+fn readable(bytes: &[u8]) -> Cow<'_, str> {
+    std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
 /// The first `limit` bytes, less a character that the limit would split.

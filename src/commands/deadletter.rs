@@ -68,7 +68,7 @@ impl Command for DeadLetter {
             call.reply_integer(0);
             return Ok(());
         }
-        working.must_exist(*id)?;
+        working.look_up(*id)?;
 
         let field = queue_field(*id);
         let queue = working.queue_of(*id);

@@ -62,7 +62,7 @@ impl Command for Nack {
             call.reply_integer(0);
             return Ok(());
         }
-        working.must_exist(*id)?;
+        let spot = working.look_up(*id)?;
 
         working.postpone(
             call,
@@ -70,6 +70,7 @@ impl Command for Nack {
             &Postponed {
                 id: *id,
                 payload,
+                spot,
                 due: due as f64,
             },
         );

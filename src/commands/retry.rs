@@ -55,7 +55,7 @@ impl Command for Retry {
             expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
             processing: open_optional_list(call, *processing, "processing")?,
         };
-        working.must_exist(*id)?;
+        let spot = working.look_up(*id)?;
 
         working.postpone(
             call,
@@ -63,6 +63,7 @@ impl Command for Retry {
             &Postponed {
                 id: *id,
                 payload: Some(*payload),
+                spot,
                 due,
             },
         );
