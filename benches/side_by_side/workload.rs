@@ -3,6 +3,7 @@
 //! goes by commands that no contender uses for the work itself: commandstats then tells the two apart.
 
 use std::collections::{BTreeMap, VecDeque};
+use std::ops::Range;
 use std::rc::Rc;
 
 use super::client::{send, Wire};
@@ -546,13 +547,20 @@ pub struct Tick {
     variant: Variant,
     batch: usize,
     keys: Keys,
-    queues: Vec<(String, String)>,
+    queues: Vec<Queue>,
     /// Each with its queue; they become due in this order, over and over.
     pool: Vec<(Id, usize)>,
     next_operation: usize,
     next_refill: usize,
     clock: u64,
     scripts: Rc<Scripts>,
+}
+
+struct Queue {
+    name: String,
+    pending: String,
+    /// How many ids must be in pending.
+    length: usize,
 }
 
 /// Messages in delay_tasks that are not due.
@@ -570,9 +578,13 @@ impl Tick {
             .collect();
         let queues = (0..queues)
             .map(|number| {
-                let queue = format!("{}:q{number:03}", keys.queue);
-                let pending = format!("{queue}:pending");
-                (queue, pending)
+                let name = format!("{}:q{number:03}", keys.queue);
+                let pending = format!("{name}:pending");
+                Queue {
+                    name,
+                    pending,
+                    length: WAITING,
+                }
             })
             .collect();
         Tick {
@@ -590,7 +602,7 @@ impl Tick {
 
     pub fn fill(&mut self, out: &mut Wire) {
         for (id, queue) in &self.pool {
-            let queue = &self.queues[*queue].0;
+            let queue = &self.queues[*queue].name;
             send!(
                 out,
                 "HMSET",
@@ -605,9 +617,9 @@ impl Tick {
             let id = format!("another-message-{number:020}");
             send!(out, "ZADD", self.keys.delay_tasks, "4000000000000", id);
         }
-        for (_, pending) in &self.queues {
+        for queue in &self.queues {
             for number in 0..WAITING {
-                send!(out, "LPUSH", pending, format!("another-message-{number:020}"));
+                send!(out, "LPUSH", queue.pending, format!("another-message-{number:020}"));
             }
         }
         for _ in 0..self.pool.len() / self.batch {
@@ -615,16 +627,20 @@ impl Tick {
         }
     }
 
-    fn slice(&self, number: usize) -> &[(Id, usize)] {
+    /// The places in the pool that the call of this number takes.
+    fn places(&self, number: usize) -> Range<usize> {
         let first = number * self.batch % self.pool.len();
-        &self.pool[first..first + self.batch]
+        first..first + self.batch
     }
 }
 
 impl Workload for Tick {
     fn operate(&mut self, out: &mut Wire) {
         let batch = self.batch.to_string();
-        let due = self.slice(self.next_operation);
+        let due = &self.pool[self.places(self.next_operation)];
+        for (_, queue) in due {
+            self.queues[*queue].length += 1;
+        }
         let keys = &self.keys;
         match self.variant {
             Variant::Lua => send!(
@@ -651,7 +667,7 @@ impl Workload for Tick {
                 );
                 for (id, queue) in due {
                     send!(out, "HGET", keys.payload_map, queue_field(id));
-                    send!(out, "LPUSH", self.queues[*queue].1, id);
+                    send!(out, "LPUSH", self.queues[*queue].pending, id);
                     send!(out, "ZREM", keys.delay_tasks, id);
                 }
             }
@@ -673,8 +689,8 @@ impl Workload for Tick {
                 for (id, _) in due {
                     out.arg(queue_field(id));
                 }
-                for (queue, (_, pending)) in self.queues.iter().enumerate() {
-                    let own: Vec<&Id> = due.iter().filter(|(_, q)| *q == queue).map(|(id, _)| id).collect();
+                for (number, queue) in self.queues.iter().enumerate() {
+                    let own: Vec<&Id> = due.iter().filter(|(_, q)| *q == number).map(|(id, _)| id).collect();
                     if own.is_empty() {
                         // Operations are of one size; this costs next to nothing and is not counted.
                         send!(out, "PING");
@@ -682,7 +698,7 @@ impl Workload for Tick {
                     }
                     out.begin(2 + own.len());
                     out.arg("LPUSH");
-                    out.arg(pending);
+                    out.arg(&queue.pending);
                     for id in own {
                         out.arg(id);
                     }
@@ -700,12 +716,12 @@ impl Workload for Tick {
     }
 
     fn refill(&mut self, out: &mut Wire) {
-        let first = self.next_refill * self.batch % self.pool.len();
+        let places = self.places(self.next_refill);
         self.next_refill += 1;
         out.begin(2 + 2 * self.batch);
         out.arg("ZADD");
         out.arg(&self.keys.delay_tasks);
-        for (id, _) in &self.pool[first..first + self.batch] {
+        for (id, _) in &self.pool[places] {
             self.clock += 1;
             out.arg(ms(self.clock));
             out.arg(id);
@@ -713,8 +729,9 @@ impl Workload for Tick {
     }
 
     fn reset(&mut self, out: &mut Wire) {
-        for (_, pending) in &self.queues {
-            send!(out, "LTRIM", pending, "0", (WAITING - 1).to_string());
+        for queue in &mut self.queues {
+            send!(out, "LTRIM", queue.pending, "0", (WAITING - 1).to_string());
+            queue.length = WAITING;
         }
     }
 
@@ -728,11 +745,18 @@ impl Workload for Tick {
     }
 
     fn expected(&self) -> Vec<Expected> {
-        vec![Expected {
+        let mut all = vec![Expected {
             command: "ZCARD",
             key: self.keys.delay_tasks.clone(),
             length: NOT_DUE + self.pool.len(),
-        }]
+        }];
+        // A call that found less than its batch left one of these shorter.
+        all.extend(self.queues.iter().map(|queue| Expected {
+            command: "LLEN",
+            key: queue.pending.clone(),
+            length: queue.length,
+        }));
+        all
     }
 }
 
@@ -936,15 +960,14 @@ impl Workload for Stuck {
     }
 
     fn expected(&self) -> Vec<Expected> {
-        let set = &self.sets[0];
+        // A call that found less than its batch left one of the lists longer.
         let expect = |command, key: &String| Expected {
             command,
             key: key.clone(),
             length: self.stuck,
         };
-        vec![
-            expect("LLEN", &set.keys.processing),
-            expect("ZCARD", &set.keys.expire_monitor),
-        ]
+        let keys = self.sets.iter().map(|set| &set.keys);
+        keys.flat_map(|keys| [expect("LLEN", &keys.processing), expect("ZCARD", &keys.expire_monitor)])
+            .collect()
     }
 }
