@@ -50,6 +50,11 @@ impl Wire {
         self.ends.len()
     }
 
+    fn replies_each(&self) -> usize {
+        assert_eq!(self.replies % self.operations(), 0, "operations of one size");
+        self.replies / self.operations()
+    }
+
     fn head(&mut self, kind: u8, number: usize) {
         self.bytes.push(kind);
         // Most lengths have one or two digits.
@@ -65,8 +70,8 @@ impl Wire {
     }
 
     fn slice(&self, first: usize, past: usize) -> &[u8] {
-        let start = if first == 0 { 0 } else { self.ends[first - 1] };
-        &self.bytes[start..self.ends[past - 1]]
+        let start_of = |operation: usize| if operation == 0 { 0 } else { self.ends[operation - 1] };
+        &self.bytes[start_of(first)..start_of(past)]
     }
 }
 
@@ -89,8 +94,7 @@ pub struct Conn {
     replies: usize,
     outbox: Vec<u8>,
     sent: usize,
-    expected: usize,
-    replies_per_op: usize,
+    request: Request,
     ops_done: usize,
     started: Instant,
 }
@@ -108,8 +112,7 @@ impl Conn {
             replies: 0,
             outbox: Vec::new(),
             sent: 0,
-            expected: 0,
-            replies_per_op: 1,
+            request: Request::default(),
             ops_done: 0,
             started: Instant::now(),
         }
@@ -175,13 +178,18 @@ impl Conn {
         }
     }
 
-    fn begin_request(&mut self, replies: usize, operations: usize, now: Instant) {
+    fn begin_request(&mut self, request: Request, now: Instant) {
         self.forget_replies();
         self.sent = 0;
-        self.expected = replies;
-        self.replies_per_op = replies / operations;
+        self.request = request;
         self.ops_done = 0;
         self.started = now;
+    }
+
+    /// How many operations have been answered since the last look.
+    fn newly_done(&mut self) -> usize {
+        let done = self.request.operations.min(self.replies / self.request.replies_each);
+        done - std::mem::replace(&mut self.ops_done, done)
     }
 
     /// False while the socket is full.
@@ -221,11 +229,27 @@ pub fn bulks(mut replies: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
+/// What goes out in one write.
+#[derive(Clone, Copy, Default)]
+pub struct Request {
+    pub operations: usize,
+    /// Of each operation.
+    pub replies_each: usize,
+    /// Commands behind the operations that nobody times.
+    pub idle: usize,
+}
+
+impl Request {
+    fn replies(&self) -> usize {
+        self.operations * self.replies_each + self.idle
+    }
+}
+
 /// What the loop asks for whenever a connection is free.
 pub trait Script {
-    /// Appends the connection's next request, given the replies to its last one (none at first). Returns how many
-    /// replies it will get and how many operations these are, or None when the connection has no more to do.
-    fn next(&mut self, conn: usize, replies: &[u8], now: Instant, out: &mut Vec<u8>) -> Option<(usize, usize)>;
+    /// Appends the connection's next request, given the replies to its last one (none at first), or returns None when
+    /// the connection has no more to do.
+    fn next(&mut self, conn: usize, replies: &[u8], now: Instant, out: &mut Vec<u8>) -> Option<Request>;
 }
 
 pub struct Run {
@@ -239,7 +263,8 @@ pub fn drive(conns: &mut [Conn], script: &mut impl Script) -> Run {
     let poll = Epoll::new();
     let mut latencies = Vec::with_capacity(16 << 10);
     let mut busy = 0;
-    for (index, conn) in conns.iter().enumerate() {
+    for (index, conn) in conns.iter_mut().enumerate() {
+        conn.forget_replies();
         conn.stream.set_nonblocking(true).expect("nonblocking");
         poll.add(conn.stream.as_raw_fd(), index);
     }
@@ -262,11 +287,9 @@ pub fn drive(conns: &mut [Conn], script: &mut impl Script) -> Run {
                 Err(e) => panic!("the server answers: {e}"),
             }
             let now = Instant::now();
-            let done = conn.replies / conn.replies_per_op;
             let latency = (now - conn.started).as_nanos() as f32 / 1000.0;
-            latencies.extend(std::iter::repeat_n(latency, done - conn.ops_done));
-            conn.ops_done = done;
-            if conn.replies == conn.expected && !next_request(conn, *index, script, &poll, now) {
+            latencies.extend(std::iter::repeat_n(latency, conn.newly_done()));
+            if conn.replies == conn.request.replies() && !next_request(conn, *index, script, &poll, now) {
                 busy -= 1;
             }
         }
@@ -278,44 +301,55 @@ pub fn drive(conns: &mut [Conn], script: &mut impl Script) -> Run {
 fn next_request(conn: &mut Conn, index: usize, script: &mut impl Script, poll: &Epoll, now: Instant) -> bool {
     conn.outbox.clear();
     let replies = &conn.inbox[..conn.filled];
-    let Some((replies, operations)) = script.next(index, replies, now, &mut conn.outbox) else {
+    let Some(request) = script.next(index, replies, now, &mut conn.outbox) else {
         return false;
     };
-    conn.begin_request(replies, operations, Instant::now());
+    conn.begin_request(request, Instant::now());
     if !conn.flush() {
         poll.want_write(conn.stream.as_raw_fd(), index, true);
     }
     true
 }
 
-/// Operations built beforehand, handed out in order, `pipeline` at a time, to whichever connection is free.
+/// Operations built beforehand, handed out in order, `pipeline` at a time, to whichever connection is free. Where they
+/// are too few to fill the pipelines of all connections even once, every connection gets its share of them, and PING in
+/// the places that are left.
 pub struct Prepared<'a> {
     wire: &'a Wire,
     pipeline: usize,
+    share: usize,
     next: usize,
 }
 
 impl<'a> Prepared<'a> {
-    pub fn new(wire: &'a Wire, pipeline: usize) -> Self {
-        assert_eq!(wire.replies % wire.operations(), 0, "operations of one size");
+    pub fn new(wire: &'a Wire, connections: usize, pipeline: usize) -> Self {
         Prepared {
             wire,
             pipeline,
+            share: wire.operations().div_ceil(connections).min(pipeline),
             next: 0,
         }
     }
 }
 
 impl Script for Prepared<'_> {
-    fn next(&mut self, _conn: usize, _replies: &[u8], _now: Instant, out: &mut Vec<u8>) -> Option<(usize, usize)> {
-        let (first, total) = (self.next, self.wire.operations());
-        if first == total {
-            return None;
-        }
-        self.next = total.min(first + self.pipeline);
-        out.extend_from_slice(self.wire.slice(first, self.next));
+    fn next(&mut self, _conn: usize, replies: &[u8], _now: Instant, out: &mut Vec<u8>) -> Option<Request> {
+        let first = self.next;
+        self.next = self.wire.operations().min(first + self.share);
         let operations = self.next - first;
-        Some((operations * self.wire.replies / total, operations))
+        let is_first_request = replies.is_empty();
+        let idle = if is_first_request {
+            self.pipeline - operations
+        } else {
+            0
+        };
+        out.extend_from_slice(self.wire.slice(first, self.next));
+        out.extend(b"PING\r\n".repeat(idle));
+        (operations + idle > 0).then(|| Request {
+            operations,
+            replies_each: self.wire.replies_each(),
+            idle,
+        })
     }
 }
 

@@ -98,8 +98,13 @@ impl Lab {
 
     /// Every contender leaves the keys as the next one must find them.
     fn verify(&mut self, work: &dyn Workload) {
-        for expected in work.expected() {
-            let length: usize = ask!(self.admin, expected.command, &expected.key);
+        let all = work.expected();
+        let mut pipe = redis::pipe();
+        for expected in &all {
+            pipe.cmd(expected.command).arg(&expected.key);
+        }
+        let lengths: Vec<usize> = pipe.query(&mut self.admin).expect("lengths");
+        for (expected, length) in all.iter().zip(lengths) {
             assert_eq!(length, expected.length, "{} {}", expected.command, expected.key);
         }
     }
@@ -136,8 +141,7 @@ impl Lab {
     pub fn end_to_end(
         &mut self,
         work: &mut dyn Workload,
-        connections: usize,
-        pipeline: usize,
+        (connections, pipeline): (usize, usize),
         operations: usize,
     ) -> EndToEnd {
         self.reset(work);
@@ -145,7 +149,7 @@ impl Lab {
         for _ in 0..operations {
             work.operate(&mut wire);
         }
-        let (run, cpu_seconds) = self.timed(connections, &mut Prepared::new(&wire, pipeline));
+        let (run, cpu_seconds) = self.timed(connections, &mut Prepared::new(&wire, connections, pipeline));
         assert_eq!(run.latencies.len(), operations);
         let seen = EndToEnd::new(operations, run.seconds, cpu_seconds, run.latencies);
         wire.clear();
@@ -198,6 +202,8 @@ impl Lab {
 
 #[derive(Clone)]
 pub struct EndToEnd {
+    /// Those that were timed in one round.
+    pub operations: usize,
     pub per_second: f64,
     pub p50: f64,
     pub p99: f64,
@@ -212,6 +218,7 @@ impl EndToEnd {
         latencies.sort_by(f32::total_cmp);
         let at = |share: f64| f64::from(latencies[((latencies.len() - 1) as f64 * share).round() as usize]);
         EndToEnd {
+            operations: latencies.len(),
             per_second: count as f64 / seconds,
             p50: at(0.50),
             p99: at(0.99),
@@ -231,6 +238,7 @@ impl EndToEnd {
     pub fn median(rounds: &[EndToEnd]) -> EndToEnd {
         let of = |figure: fn(&EndToEnd) -> f64| median(&rounds.iter().map(figure).collect::<Vec<_>>());
         EndToEnd {
+            operations: rounds[0].operations,
             per_second: of(|round| round.per_second),
             p50: of(|round| round.p50),
             p99: of(|round| round.p99),

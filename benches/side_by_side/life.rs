@@ -4,7 +4,7 @@
 use std::rc::Rc;
 use std::time::Instant;
 
-use super::client::{bulks, send, Script, Wire};
+use super::client::{bulks, send, Request, Script, Wire};
 use super::common::Rng;
 use super::workload::{fresh_id, payload, queue_field, Id, Scripts};
 
@@ -271,7 +271,7 @@ impl Life {
 }
 
 impl Script for Life {
-    fn next(&mut self, worker: usize, replies: &[u8], now: Instant, out: &mut Vec<u8>) -> Option<(usize, usize)> {
+    fn next(&mut self, worker: usize, replies: &[u8], now: Instant, out: &mut Vec<u8>) -> Option<Request> {
         self.wire.clear();
         let next = match self.workers[worker].stage {
             Stage::Settle => {
@@ -313,6 +313,10 @@ impl Script for Life {
             }
         }
         out.extend_from_slice(&self.wire.bytes);
-        Some((self.wire.replies, 1))
+        Some(Request {
+            operations: 1,
+            replies_each: self.wire.replies,
+            idle: 0,
+        })
     }
 }

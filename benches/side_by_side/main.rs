@@ -29,10 +29,11 @@ const THREE: [Variant; 3] = [Variant::Lua, Variant::Native, Variant::Plain];
 const FOUR: [Variant; 4] = [Variant::Lua, Variant::Native, Variant::Plain, Variant::Variadic];
 
 /// Connections and pipeline.
-const ALL_WAYS: &[(usize, usize)] = &[(1, 1), (1, 16), (CLIENTS, 1), (CLIENTS, 16)];
-/// For calls of so many messages that 800 of them in flight would need millions of messages.
-const FEW_IN_FLIGHT: &[(usize, usize)] = &[(1, 1), (1, 16), (CLIENTS, 1)];
-const ONE_BY_ONE: &[(usize, usize)] = &[(1, 1)];
+type Way = (usize, usize);
+const ALL_WAYS: &[Way] = &[(1, 1), (1, 16), (CLIENTS, 1), (CLIENTS, 16)];
+/// The same for calls of many messages: the last way needs so many of them that it gets queues of its own.
+const FEW_IN_FLIGHT: &[Way] = &[(1, 1), (1, 16), (CLIENTS, 1)];
+const MANY_IN_FLIGHT: &[Way] = &[(CLIENTS, 16)];
 
 /// How much is measured.
 struct Plan {
@@ -67,6 +68,26 @@ impl Plan {
             }
         }
     }
+
+    /// How many calls are timed in one round if so many are done in a second: as many as can be in flight, over and
+    /// over for a while. Where all of them in flight once would take too long, only as many as a second allows.
+    fn calls(&self, per_second: f64, (connections, pipeline): Way, most: usize) -> usize {
+        const FEWEST: usize = 5;
+        const LONGEST: Duration = Duration::from_secs(8);
+        let within = |time: Duration| (per_second * time.as_secs_f64()) as usize;
+        let in_flight = connections * pipeline;
+        let wanted = if within(LONGEST) >= in_flight {
+            within(self.end_to_end).max(in_flight)
+        } else {
+            within(Duration::from_secs(1))
+        };
+        let calls = wanted.max(FEWEST).min(most);
+        if calls > in_flight {
+            calls / in_flight * in_flight
+        } else {
+            calls
+        }
+    }
 }
 
 fn main() {
@@ -80,7 +101,11 @@ fn main() {
         plan,
     };
     let about = report::About::this_run(&bench.lab.server, bench.plan.rounds);
-    println!("{}\n", about.line());
+    println!("{}", about.line());
+    if bench.plan.quick {
+        println!("QUICK: short bursts, nothing of 100k; end to end only COMPLETE, 100, oldest first, and RETRY");
+    }
+    println!();
     let parts: [(&str, Measure); 8] = [
         ("complete", Bench::complete),
         ("many", Bench::complete_many),
@@ -196,38 +221,46 @@ impl Bench {
         self.results.costs.push(cost);
     }
 
-    /// Medians of what a client sees, per message.
+    /// Medians of what a client sees, per message, where one operation is `messages` of them.
     fn end_to_end<W: Workload>(
         &mut self,
         name: &str,
         messages: usize,
-        ways: &[(usize, usize)],
+        ways: &[Way],
         most_operations: usize,
         contenders: &mut Contenders<W>,
     ) {
-        for (connections, pipeline) in ways.iter().copied() {
-            let in_flight = connections * pipeline;
+        let mut fastest: Vec<f64> = Vec::new();
+        for (_, work) in contenders.iter_mut() {
+            fastest.push(self.lab.end_to_end(work, (1, 1), 1).per_second);
+        }
+        for way in ways.iter().copied() {
             let mut rounds: Vec<Vec<EndToEnd>> = vec![Vec::new(); contenders.len()];
             let mut operations = Vec::new();
-            for (_, work) in contenders.iter_mut() {
-                let warm_up = in_flight.max(16).min(most_operations);
-                let seen = self.lab.end_to_end(work, connections, pipeline, warm_up);
-                let wanted = (seen.per_second * self.plan.end_to_end.as_secs_f64()) as usize;
-                let full_pipelines = wanted.next_multiple_of(in_flight);
-                operations.push(full_pipelines.clamp(in_flight, most_operations.max(in_flight)));
+            for ((_, work), fastest) in contenders.iter_mut().zip(&mut fastest) {
+                let warm_up = (*fastest * self.plan.end_to_end.as_secs_f64()) as usize;
+                let warm_up = warm_up.clamp(1, most_operations.min(CLIENTS * 16));
+                let seen = self.lab.end_to_end(work, way, warm_up);
+                *fastest = fastest.max(seen.per_second);
+                operations.push(self.plan.calls(*fastest, way, most_operations));
             }
             for round in 0..self.plan.rounds {
+                let begun = Instant::now();
                 for turn in 0..contenders.len() {
                     let index = (round + turn) % contenders.len();
-                    let work = &mut contenders[index].1;
-                    let seen = self.lab.end_to_end(work, connections, pipeline, operations[index]);
+                    let seen = self.lab.end_to_end(&mut contenders[index].1, way, operations[index]);
                     rounds[index].push(seen.per_message(messages));
+                }
+                if begun.elapsed() > Duration::from_secs(3) {
+                    let (round, rounds) = (round + 1, self.plan.rounds);
+                    self.say(&format!("             round {round} of {rounds}: {name}"));
                 }
             }
             let of = |wanted| {
                 let index = contenders.iter().position(|(variant, _)| *variant == wanted);
                 EndToEnd::median(&rounds[index.expect("always measured")])
             };
+            let (connections, pipeline) = way;
             let seen = Seen {
                 name: name.to_string(),
                 connections,
@@ -261,8 +294,7 @@ impl Bench {
             if self.plan.quick && *size > 100 {
                 continue;
             }
-            let (sets, filled) = spread(*size);
-            let mut contenders = self.settle(What::Complete, sets, filled, 1);
+            let mut contenders = self.settle_one_by_one(What::Complete, *size);
             for order in orders {
                 set_order(&mut contenders, order);
                 self.end_to_end(&name(order), 1, ALL_WAYS, BURST, &mut contenders);
@@ -279,10 +311,14 @@ impl Bench {
         let mut contenders = self.settle(What::Complete, 1, 10_000, IDS);
         set_order(&mut contenders, Order::Random);
         self.server_side(NAME, "id", IDS, &mut contenders);
-        if !self.plan.quick {
-            let mut contenders = self.settle(What::Complete, 4, 11_000, IDS);
+        if self.plan.quick {
+            return;
+        }
+        for ways in [FEW_IN_FLIGHT, MANY_IN_FLIGHT] {
+            let stock = Stock::new(10_000, IDS, calls_for(ways, IDS));
+            let mut contenders = self.settle(What::Complete, stock.queues, stock.messages, IDS);
             set_order(&mut contenders, Order::Random);
-            self.end_to_end(NAME, IDS, FEW_IN_FLIGHT, BURST / IDS, &mut contenders);
+            self.end_to_end(NAME, IDS, ways, stock.calls, &mut contenders);
         }
     }
 
@@ -290,10 +326,8 @@ impl Bench {
         const NAME: &str = "RETRY, 100 in processing";
         let mut contenders = self.settle(What::Retry, 1, 100, 1);
         self.server_side(NAME, "call", 1, &mut contenders);
-        let (sets, filled) = spread(100);
-        let mut contenders = self.settle(What::Retry, sets, filled, 1);
-        let ways = if self.plan.quick { ONE_BY_ONE } else { ALL_WAYS };
-        self.end_to_end(NAME, 1, ways, BURST, &mut contenders);
+        let mut contenders = self.settle_one_by_one(What::Retry, 100);
+        self.end_to_end(NAME, 1, ALL_WAYS, BURST, &mut contenders);
     }
 
     fn parse_error(&mut self) {
@@ -307,11 +341,16 @@ impl Bench {
             let mut contenders = self.settle(what, 1, 100, 1);
             self.server_side(&name, "call", 1, &mut contenders);
             if !self.plan.quick {
-                let (sets, filled) = spread(100);
-                let mut contenders = self.settle(what, sets, filled, 1);
+                let mut contenders = self.settle_one_by_one(what, 100);
                 self.end_to_end(&name, 1, ALL_WAYS, BURST, &mut contenders);
             }
         }
+    }
+
+    /// Enough of them for the bursts of one call after the other.
+    fn settle_one_by_one(&mut self, what: What, size: usize) -> Contenders<Settle> {
+        let stock = Stock::new(size, 1, BURST);
+        self.settle(what, stock.queues, stock.messages, 1)
     }
 
     fn settle(&mut self, what: What, sets: usize, size: usize, ids_per_call: usize) -> Contenders<Settle> {
@@ -333,14 +372,13 @@ impl Bench {
                     |calls: usize| move |lab: &Lab, variant| Tick::new(variant, queues, batch, calls, &lab.scripts);
                 let mut contenders = self.contenders(&FOUR, make(2), Tick::fill);
                 self.server_side(&name, "message", batch, &mut contenders);
-                if !self.plan.quick {
-                    let (ways, most) = if batch == 100 {
-                        (ALL_WAYS, CLIENTS * 16)
-                    } else {
-                        (FEW_IN_FLIGHT, CLIENTS)
-                    };
-                    let mut contenders = self.contenders(&THREE, make(most), Tick::fill);
-                    self.end_to_end(&name, batch, ways, most, &mut contenders);
+                if self.plan.quick {
+                    continue;
+                }
+                for ways in [FEW_IN_FLIGHT, MANY_IN_FLIGHT] {
+                    let calls = calls_for(ways, batch);
+                    let mut contenders = self.contenders(&THREE, make(calls), Tick::fill);
+                    self.end_to_end(&name, batch, ways, calls, &mut contenders);
                 }
             }
         }
@@ -350,20 +388,18 @@ impl Bench {
         for stuck in [1000, 10_000] {
             for batch in [100, 1000] {
                 let name = format!("TIMEOUTS, {} stuck, batch {batch}", number(stuck));
-                let make =
-                    |sets: usize| move |lab: &Lab, variant| Stuck::new(variant, sets, stuck, batch, &lab.scripts);
-                let mut contenders = self.contenders(&FOUR, make(1), Stuck::fill);
+                let make = |queues: usize, stuck: usize| {
+                    move |lab: &Lab, variant| Stuck::new(variant, queues, stuck, batch, &lab.scripts)
+                };
+                let mut contenders = self.contenders(&FOUR, make(1, stuck), Stuck::fill);
                 self.server_side(&name, "message", batch, &mut contenders);
-                if !self.plan.quick {
-                    // A script call over the largest takes a sixth of a second, so few of them are made.
-                    let (ways, most, sets) = match (stuck, batch) {
-                        (1000, 100) => (FEW_IN_FLIGHT, CLIENTS, 25),
-                        (1000, _) => (FEW_IN_FLIGHT, CLIENTS, CLIENTS),
-                        (_, 100) => (FEW_IN_FLIGHT, CLIENTS, 5),
-                        _ => (ONE_BY_ONE, 4, 4),
-                    };
-                    let mut contenders = self.contenders(&THREE, make(sets), Stuck::fill);
-                    self.end_to_end(&name, batch, ways, most, &mut contenders);
+                if self.plan.quick {
+                    continue;
+                }
+                for ways in [FEW_IN_FLIGHT, MANY_IN_FLIGHT] {
+                    let stock = Stock::new(stuck, batch, calls_for(ways, batch));
+                    let mut contenders = self.contenders(&THREE, make(stock.queues, stock.messages), Stuck::fill);
+                    self.end_to_end(&name, batch, ways, stock.calls, &mut contenders);
                 }
             }
         }
@@ -492,14 +528,45 @@ impl Bench {
     }
 }
 
-/// The most operations in one end-to-end measurement.
+/// The most calls of one message in one end-to-end measurement.
 const BURST: usize = 8000;
 
-/// How many queues hold `size` messages each, so that a burst leaves none of them a fifth shorter, and what to fill
-/// them with, so that they go from a tenth above `size` to a tenth below.
-fn spread(size: usize) -> (usize, usize) {
-    let sets = (5 * BURST / size).max(1);
-    (sets, size + BURST / sets / 2)
+/// The most calls of `batch` messages in one end-to-end measurement: as many as can be in flight, or a few more; fewer
+/// where they would take so many messages that filling them in again takes most of the time.
+fn calls_for(ways: &[Way], batch: usize) -> usize {
+    let in_flight = ways.iter().map(|(connections, pipeline)| connections * pipeline);
+    let calls = in_flight.max().expect("a way");
+    calls.max(20_000 / batch).min(200_000 / batch)
+}
+
+/// Queues for a burst of calls.
+struct Stock {
+    queues: usize,
+    /// In each queue.
+    messages: usize,
+    calls: usize,
+}
+
+impl Stock {
+    /// As many queues as leave none of them a fifth shorter than `size` after calls of `batch` messages each, filled so
+    /// that they go from a tenth above `size` to a tenth below; or a queue for each call that takes all of it. Where
+    /// that would be too much to keep in memory, the calls are fewer.
+    fn new(size: usize, batch: usize, calls: usize) -> Stock {
+        const MOST_MESSAGES: usize = 400_000;
+        let calls_each = (size / 5 / batch).max(1);
+        let queues = calls.div_ceil(calls_each).min(MOST_MESSAGES / size);
+        let calls = calls.min(queues * calls_each);
+        let above = if batch < size {
+            calls.div_ceil(queues) * batch / 2
+        } else {
+            0
+        };
+        Stock {
+            queues,
+            messages: size + above,
+            calls,
+        }
+    }
 }
 
 fn set_order(contenders: &mut Contenders<Settle>, order: Order) {

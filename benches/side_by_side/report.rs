@@ -69,7 +69,7 @@ impl Seen {
 
     pub fn line(&self) -> String {
         format!(
-            "{:<46} {:>2} x {:<2} Lua {:>9}/s native {:>9}/s plain {:>9}/s   {:>6}x  {:.2}  server busy {:.0} %",
+            "{:<46} {:>2} x {:<2} Lua {:>9}/s native {:>9}/s plain {:>9}/s   {:>6}x  {:.2}  server busy {:.0} %  calls {}",
             self.name,
             self.connections,
             self.pipeline,
@@ -78,8 +78,20 @@ impl Seen {
             count(self.plain.per_second),
             figure(self.gain()),
             self.over_plain(),
-            100.0 * self.native.busy
+            100.0 * self.native.busy,
+            self.each(|seen| count(seen.operations as f64))
         )
+    }
+
+    /// A figure of all three.
+    fn each(&self, figure: impl Fn(&EndToEnd) -> String) -> String {
+        [&self.lua, &self.native, &self.plain].map(figure).join(", ")
+    }
+
+    /// Where fewer calls than could be in flight were timed, behind all of them each would have waited longer.
+    fn latency(&self, seen: &EndToEnd, us: f64) -> String {
+        let all = seen.operations >= self.connections * self.pipeline;
+        format!("{}{}", if all { "" } else { "≥ " }, count(us))
     }
 }
 
@@ -431,10 +443,9 @@ impl Report<'_> {
             "p99 µs: Lua, native, plain",
             "server CPU µs: Lua, native, plain",
             "server busy: Lua, native, plain",
+            "calls in a round: Lua, native, plain",
         ]);
         for seen in &self.results.seen {
-            let three =
-                |figure: &dyn Fn(&EndToEnd) -> String| [&seen.lua, &seen.native, &seen.plain].map(figure).join(", ");
             table.row([
                 seen.name.clone(),
                 format!("{} × {}", seen.connections, seen.pipeline),
@@ -443,10 +454,11 @@ impl Report<'_> {
                 count(seen.plain.per_second),
                 format!("{}×", figure(seen.gain())),
                 format!("{:.2}×", seen.over_plain()),
-                three(&|seen| count(seen.p50)),
-                three(&|seen| count(seen.p99)),
-                three(&|seen| figure(seen.cpu_us)),
-                three(&|seen| format!("{:.0} %", 100.0 * seen.busy)),
+                seen.each(|one| seen.latency(one, one.p50)),
+                seen.each(|one| seen.latency(one, one.p99)),
+                seen.each(|one| figure(one.cpu_us)),
+                seen.each(|one| format!("{:.0} %", 100.0 * one.busy)),
+                seen.each(|one| count(one.operations as f64)),
             ]);
         }
         table.text()
