@@ -2,6 +2,8 @@
 
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use smallvec::SmallVec;
+
 /// The latest time that a score tells to the microsecond: 2^43 ms, in the year 2248.
 pub const LATEST_MS: f64 = (1i64 << 43) as f64;
 
@@ -53,8 +55,24 @@ impl Lease {
         self.micros as f64 / 1000.0
     }
 
-    pub fn text(self) -> String {
-        format!("{}.{:03}", self.micros / 1000, self.micros % 1000)
+    /// Milliseconds with three decimals.
+    pub fn text(self) -> SmallVec<[u8; 24]> {
+        let mut text = [0; 24];
+        let mut start = text.len();
+        let mut left = self.micros;
+        for place in 0.. {
+            if place == 3 {
+                start -= 1;
+                text[start] = b'.';
+            }
+            if place > 3 && left == 0 {
+                break;
+            }
+            start -= 1;
+            text[start] = b'0' + (left % 10) as u8;
+            left /= 10;
+        }
+        SmallVec::from_slice(&text[start..])
     }
 }
 
@@ -74,7 +92,9 @@ mod tests {
         #[test]
         fn the_text_of_a_lease_is_its_score(micros in 0i64..LATEST_MS as i64 * 1000) {
             let lease = Lease { micros };
-            prop_assert_eq!(lease.text().parse::<f64>().unwrap(), lease.score());
+            let text = String::from_utf8(lease.text().to_vec()).unwrap();
+            prop_assert_eq!(text.parse::<f64>().unwrap(), lease.score());
+            prop_assert_eq!(text, format!("{}.{:03}", micros / 1000, micros % 1000));
         }
 
         #[test]

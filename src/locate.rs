@@ -9,11 +9,13 @@ use std::hash::{BuildHasherDefault, Hasher};
 
 use crate::redis::{ListKey, StrRef, ZsetKey};
 
-/// Elements looked at from each end before the server searches the list: each look costs as much as a few elements of
-/// that search.
-const FEW: usize = 2;
-/// The same where the deadline says that the id stands near that end.
+/// Elements looked at from the right and from the left end before the server searches the list: each look costs as much
+/// as a few elements of that search.
+const FEW: (usize, usize) = (2, 1);
+/// The same at either end where the deadline says that the id stands near it.
 const NEAR: usize = 8;
+/// Elements of a list that is looked at as a whole.
+const HANDFUL: usize = 4;
 /// Up to this many elements a search by deadline does not pay. A sorted set of this size is stored so that each look-up
 /// of a deadline walks over it.
 const SHORT: usize = 128;
@@ -85,25 +87,25 @@ pub fn look(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Spot
         Some(deadlines) if len > SHORT && deadlines.len() > SHORT => course(list, id, deadlines),
         _ => Course::Unknown,
     };
-    let near = match course {
-        Course::Unknown if len <= 2 * FEW => len,
+    let (near_right, near_left) = match course {
+        Course::Unknown if len <= HANDFUL => (len, 0),
         Course::Unknown => FEW,
-        _ => NEAR,
+        _ => (NEAR, NEAR),
     };
     if matches!(course, Course::Right | Course::Unknown) {
-        for index in (len - near..last).rev() {
+        for index in (len - near_right..last).rev() {
             if is_at(list, index) {
                 return spot(index, Reach::FromRight);
             }
         }
-        if near == len {
+        if near_right == len {
             return Spot::Nowhere;
         }
     }
     if let Course::At(index) = course {
         return spot(index, Reach::ByIndex);
     }
-    for index in 0..near {
+    for index in 0..near_left {
         if is_at(list, index) {
             return spot(index, Reach::FromLeft);
         }

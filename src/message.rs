@@ -250,8 +250,7 @@ impl Working<'_> {
             call.replicate(c"HSET", self.payload_map.name(), &stored);
         }
         delay_tasks.add(id, due);
-        let score = OwnedStr::new(due.to_string().as_bytes());
-        call.replicate(c"ZADD", delay_tasks.name(), &[score.as_ref(), id]);
+        call.replicate_zadd(delay_tasks.name(), due, id);
         if self.expire_monitor.remove(id) {
             call.replicate(c"ZREM", self.expire_monitor.name(), &[id]);
         }

@@ -41,7 +41,7 @@ impl Command for Extend {
         }
 
         let renewed = Now::read().lease(lease_ms);
-        let text = OwnedStr::new(renewed.text().as_bytes());
+        let text = OwnedStr::new(&renewed.text());
         expire_monitor.add(id, renewed.score());
         call.replicate(c"ZADD", expire_monitor.name(), &[text.as_ref(), id]);
 

@@ -102,7 +102,7 @@ impl Command for ParseErr {
             // By plain commands, which need the key for themselves and fire their events after ours.
             drop((quarantine, working));
             call.finish();
-            let expire_at = OwnedStr::new(expire_at.to_string().as_bytes());
+            let expire_at = OwnedStr::number(expire_at);
             let (fields, one) = (OwnedStr::new(b"FIELDS"), OwnedStr::new(b"1"));
             let expires = if expire_field {
                 let words = [expire_at.as_ref(), fields.as_ref(), one.as_ref(), *id];

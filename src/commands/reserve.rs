@@ -170,7 +170,7 @@ impl<'c> Request<'c> {
             });
         }
 
-        let lease_text = OwnedStr::new(lease.text().as_bytes());
+        let lease_text = OwnedStr::new(&lease.text());
         let mut ids: SmallVec<[StrRef; 1]> = SmallVec::new();
         let mut counted: SmallVec<[StrRef; 2]> = SmallVec::new();
         let mut leased: SmallVec<[StrRef; 2]> = SmallVec::new();
@@ -222,7 +222,7 @@ impl Taken {
             .filter(|count| *count > 0)
             .unwrap_or(0);
         let attempts = before.saturating_add(1);
-        let attempts_text = OwnedStr::new(attempts.to_string().as_bytes());
+        let attempts_text = OwnedStr::number(attempts);
         payload_map.set(attempts_field.as_ref(), attempts_text.as_ref());
         expire_monitor.add(id.as_ref(), lease.score());
         Taken {

@@ -57,8 +57,7 @@ impl Command for Schedule {
         let new = NewMessages::store(call, &mut payload_map, message, *queue, now);
         if let [id] = new.stored()[..] {
             delay_tasks.add(id, due as f64);
-            let score = OwnedStr::new(due.to_string().as_bytes());
-            call.replicate(c"ZADD", delay_tasks.name(), &[score.as_ref(), id]);
+            call.replicate_zadd(delay_tasks.name(), due as f64, id);
             stats::add(Counter::Scheduled, 1);
         }
 

@@ -98,7 +98,7 @@ impl Command for Timeouts {
         match claim_ms {
             Some(claim_ms) => {
                 let deadline = now.lease(claim_ms);
-                let score = OwnedStr::new(deadline.text().as_bytes());
+                let score = OwnedStr::new(&deadline.text());
                 let mut renewed: Vec<StrRef> = Vec::with_capacity(2 * stuck);
                 for message in expired.iter().filter(|message| message.in_processing) {
                     expire_monitor.add(message.id.as_ref(), deadline.score());

@@ -63,6 +63,7 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_ACLCheckCommandPermissions,
         RedisModule_ACLAddLogEntry,
         RedisModule_CreateString,
+        RedisModule_CreateStringFromLongLong,
         RedisModule_FreeString,
         RedisModule_RetainString,
         RedisModule_StringPtrLen,

@@ -241,6 +241,15 @@ impl<'c> Call<'c> {
         }
     }
 
+    /// Sends `ZADD key score member`.
+    pub fn replicate_zadd(&self, key: StrRef, score: f64, member: StrRef) {
+        // The text of a number takes its time.
+        if self.effect_is_heard() {
+            let score = OwnedStr::new(score.to_string().as_bytes());
+            self.replicate(c"ZADD", key, &[score.as_ref(), member]);
+        }
+    }
+
     /// Sends `command key number`.
     pub fn replicate_number(&self, command: &CStr, key: StrRef, number: i64) {
         if !self.effect_is_heard() {

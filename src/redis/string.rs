@@ -70,6 +70,16 @@ impl OwnedStr {
         }
     }
 
+    pub fn number(value: i64) -> Self {
+        // SAFETY: as in `new`.
+        unsafe {
+            let raw = api!(RedisModule_CreateStringFromLongLong(std::ptr::null_mut(), value));
+            OwnedStr {
+                raw: NonNull::new_unchecked(raw),
+            }
+        }
+    }
+
     /// The same string, held once more.
     pub fn retain(string: StrRef) -> Self {
         // SAFETY: the string is alive; without a context the reference is this handle's alone.
