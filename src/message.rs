@@ -20,18 +20,6 @@ pub fn attempts_field(id: StrRef) -> OwnedStr {
     OwnedStr::concat(id.bytes(), b":attempts")
 }
 
-/// An argument that names a key, or is empty and means none.
-pub fn open_optional_list<'c>(
-    call: &'c Call<'c>,
-    name: StrRef<'c>,
-    role: &'static str,
-) -> Result<Option<ListKey<'c>>, Error> {
-    if name.is_empty() {
-        return Ok(None);
-    }
-    ListKey::open(call, name, role).map(Some)
-}
-
 /// Takes one occurrence of an id out of a list, here and on replicas.
 pub fn remove_from_list(call: &Call, list: &mut ListKey, place: Place, id: StrRef) {
     remove_places(call, list, &[(0, place)], |_| id);
@@ -106,6 +94,25 @@ pub struct Working<'c> {
     pub payload_map: HashKey<'c>,
     pub processing: Option<ListKey<'c>>,
     pub expire_monitor: ZsetKey<'c>,
+}
+
+impl<'c> Working<'c> {
+    /// Opens the keys given as the arguments of these names. An empty `processing` means none.
+    pub fn open(
+        call: &'c Call<'c>,
+        payload_map: StrRef<'c>,
+        processing: StrRef<'c>,
+        expire_monitor: StrRef<'c>,
+    ) -> Result<Self, Error> {
+        Ok(Working {
+            payload_map: HashKey::open(call, payload_map, "payload_map")?,
+            processing: match processing.is_empty() {
+                true => None,
+                false => Some(ListKey::open(call, processing, "processing")?),
+            },
+            expire_monitor: ZsetKey::open(call, expire_monitor, "expire_monitor")?,
+        })
+    }
 }
 
 impl Working<'_> {

@@ -6,9 +6,9 @@ use std::collections::HashSet;
 
 use crate::args::{self, distinct_keys};
 use crate::error::Error;
-use crate::message::{open_optional_list, Working};
+use crate::message::Working;
 use crate::redis::command::{key, required, several, Command, KeyUse, Kind, Spec};
-use crate::redis::{Call, HashKey, StrRef, ZsetKey};
+use crate::redis::{Call, StrRef};
 use crate::stats::{self, Counter};
 use smallvec::SmallVec;
 
@@ -49,11 +49,7 @@ impl Command for Ack {
             ("processing", processing.bytes()),
             ("expire_monitor", expire_monitor.bytes()),
         ])?;
-        let mut working = Working {
-            payload_map: HashKey::open(call, *payload_map, "payload_map")?,
-            processing: open_optional_list(call, *processing, "processing")?,
-            expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
-        };
+        let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
 
         let mut acked: SmallVec<[StrRef; 1]> = SmallVec::new();
         let mut seen: HashSet<&[u8]> = HashSet::new();

@@ -4,9 +4,9 @@
 
 use crate::args::distinct_keys;
 use crate::error::Error;
-use crate::message::{open_optional_list, Working};
+use crate::message::Working;
 use crate::redis::command::{key, several, Command, KeyUse, Kind, Spec};
-use crate::redis::{Call, HashKey, ZsetKey};
+use crate::redis::Call;
 use crate::stats::{self, Counter};
 
 pub struct Complete;
@@ -36,11 +36,7 @@ impl Command for Complete {
             ("processing", processing.bytes()),
             ("expire_monitor", expire_monitor.bytes()),
         ])?;
-        let mut working = Working {
-            payload_map: HashKey::open(call, *payload_map, "payload_map")?,
-            processing: open_optional_list(call, *processing, "processing")?,
-            expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
-        };
+        let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
 
         let forgotten = working.forget(call, ids);
 

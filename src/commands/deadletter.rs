@@ -7,9 +7,9 @@
 
 use crate::args::{self, distinct_keys, writable_id, Opt};
 use crate::error::Error;
-use crate::message::{open_optional_list, push_once, queue_field, Working};
+use crate::message::{push_once, queue_field, Working};
 use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
-use crate::redis::{Call, HashKey, ListKey, StrRef, ZsetKey};
+use crate::redis::{Call, HashKey, ListKey, StrRef};
 use crate::stats::{self, Counter};
 use smallvec::SmallVec;
 
@@ -58,11 +58,7 @@ impl Command for DeadLetter {
         ])?;
         let mut dlq_map = HashKey::open(call, *dlq_map, "dlq_map")?;
         let mut dlq = ListKey::open(call, *dlq, "dlq")?;
-        let mut working = Working {
-            expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
-            payload_map: HashKey::open(call, *payload_map, "payload_map")?,
-            processing: open_optional_list(call, *processing, "processing")?,
-        };
+        let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
         if lease.is_some_and(|lease| !working.holds(*id, lease)) {
             stats::add(Counter::Fenced, 1);
             call.reply_integer(0);

@@ -5,9 +5,9 @@
 use crate::args::{self, distinct_keys, writable_id, Opt};
 use crate::clock::Now;
 use crate::error::Error;
-use crate::message::{open_optional_list, Postponed, Working};
+use crate::message::{Postponed, Working};
 use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
-use crate::redis::{Call, HashKey, ZsetKey};
+use crate::redis::{Call, ZsetKey};
 use crate::stats::{self, Counter};
 
 pub struct Nack;
@@ -52,11 +52,7 @@ impl Command for Nack {
             ("processing", processing.bytes()),
         ])?;
         let mut delay_tasks = ZsetKey::open(call, *delay_tasks, "delay_tasks")?;
-        let mut working = Working {
-            payload_map: HashKey::open(call, *payload_map, "payload_map")?,
-            expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
-            processing: open_optional_list(call, *processing, "processing")?,
-        };
+        let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
         if !working.holds(*id, lease) {
             stats::add(Counter::Fenced, 1);
             call.reply_integer(0);

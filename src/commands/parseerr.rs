@@ -7,10 +7,10 @@
 use crate::args;
 use crate::clock::Now;
 use crate::error::Error;
-use crate::message::{open_optional_list, push_once, Working};
+use crate::message::{push_once, Working};
 use crate::record::ParseError;
 use crate::redis::command::{key, optional, required, server_has_field_expiry, Command, KeyUse, Kind, Spec};
-use crate::redis::{log, Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
+use crate::redis::{log, Call, HashKey, ListKey, OwnedStr, StrRef};
 use crate::settings;
 use crate::stats::{self, Counter};
 
@@ -71,11 +71,7 @@ impl Command for ParseErr {
             map: HashKey::open(call, *parse_error_map, "parse_error_map")?,
             queue: ListKey::open(call, *parse_error_queue, "parse_error_queue")?,
         };
-        let mut working = Working {
-            processing: open_optional_list(call, *processing, "processing")?,
-            expire_monitor: ZsetKey::open(call, *expire_monitor, "expire_monitor")?,
-            payload_map: HashKey::open(call, *payload_map, "payload_map")?,
-        };
+        let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
         let record = ParseError {
             payload: payload.bytes(),
             error: error.bytes(),
