@@ -98,6 +98,8 @@ struct Key<'c> {
     position: Option<usize>,
     /// Of a list: whether that iterator came there on its way to the left.
     leftward: bool,
+    /// Of a list: whether that iterator has lost its place by a removal, and must not be used again.
+    spent: bool,
 }
 
 impl<'c> Key<'c> {
@@ -117,6 +119,7 @@ impl<'c> Key<'c> {
             events: [None; 3],
             position: None,
             leftward: false,
+            spent: false,
         };
         // SAFETY: the key is open.
         let found = unsafe { api!(RedisModule_KeyType(key.raw.as_ptr())) };
@@ -166,8 +169,14 @@ impl<'c> Key<'c> {
         // SAFETY: the key is open, and `raw` is replaced before anything else can use it.
         unsafe { api!(RedisModule_CloseKey(self.raw.as_ptr())) };
         self.raw = open_raw(self.call, self.name());
+        self.start_anew();
+    }
+
+    /// The handle has no iterator any more.
+    fn start_anew(&mut self) {
         self.position = None;
         self.leftward = false;
+        self.spent = false;
     }
 }
 
@@ -558,7 +567,7 @@ impl ListKey<'_> {
     pub fn at(&mut self, index: usize) -> Option<OwnedStr> {
         if let Some(position) = self.key.position {
             let way = position.abs_diff(index);
-            if way > FAR || way > FRESH && way > FRESH + index.min(self.len() - index) {
+            if self.key.spent || way > FAR || way > FRESH && way > FRESH + index.min(self.len() - index) {
                 self.key.reopen();
             } else if way > 0 {
                 // For good, until the handle is opened anew: a step to the left over the edge of a node makes the server
@@ -597,12 +606,14 @@ impl ListKey<'_> {
 
     /// Takes out the elements at these places, lowest first, as LREM would. Only in this direction may one removal
     /// follow another: on its way to the left the server's iterator loses its place with a removal, and later elements
-    /// are missed.
+    /// are missed. The element that it stands at is the right one in any case.
     pub fn remove_at(&mut self, ascending: &[usize]) {
         for (gone, place) in ascending.iter().enumerate() {
             let index = place - gone;
             let position = self.key.position.unwrap_or(index);
-            if self.key.leftward || position > index || index - position > FAR {
+            let stands_there = position == index;
+            let may_walk_there = !self.key.leftward && position < index && index - position <= FAR;
+            if self.key.spent || !(stands_there || may_walk_there) {
                 self.key.reopen();
             }
             // SAFETY: the key is open for writing; an index out of range is refused by the server.
@@ -611,9 +622,7 @@ impl ListKey<'_> {
                 self.key.changed_once_more(c"lrem");
             }
             self.key.position = Some(index);
-            if !ITERATOR_SURVIVES.load(Ordering::Relaxed) {
-                self.key.reopen();
-            }
+            self.key.spent = self.key.leftward || !ITERATOR_SURVIVES.load(Ordering::Relaxed);
         }
     }
 
@@ -624,8 +633,7 @@ impl ListKey<'_> {
         unsafe { api!(RedisModule_CloseKey(self.key.raw.as_ptr())) };
         let place = self.key.call.list_position_from_right(self.key.name(), element);
         self.key.raw = open_raw(self.key.call, self.key.name());
-        self.key.position = None;
-        self.key.leftward = false;
+        self.key.start_anew();
         place.unwrap_or_else(|| self.last_place_by_hand(element))
     }
 
