@@ -20,6 +20,34 @@ pub enum System {
     Blmove,
 }
 
+/// How a worker lives.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct Habit {
+    pub system: System,
+    /// Messages per request.
+    pub count: usize,
+    /// What settles one message and what takes the next go in one write.
+    pub joined: bool,
+}
+
+impl Habit {
+    pub const fn of(system: System) -> Habit {
+        Habit {
+            system,
+            count: 1,
+            joined: false,
+        }
+    }
+
+    pub const fn ten_at_a_time(self) -> Habit {
+        Habit { count: 10, ..self }
+    }
+
+    pub const fn joined(self) -> Habit {
+        Habit { joined: true, ..self }
+    }
+}
+
 const PAYLOADS: &str = "mx-rmq:payloads";
 const EXPIRES: &str = "mx-rmq:expires";
 const QUEUE: &str = "mx-rmq:orders";
@@ -68,14 +96,14 @@ enum Stage {
 struct Worker {
     stage: Stage,
     started: Instant,
+    /// When the life began that the next replies end, beside the stage.
+    settling: Option<Instant>,
     id: Id,
 }
 
 pub struct Life {
-    system: System,
+    habit: Habit,
     publishes: bool,
-    /// Messages per request.
-    count: usize,
     /// Lives that have not begun.
     left: usize,
     workers: Vec<Worker>,
@@ -88,24 +116,17 @@ pub struct Life {
 }
 
 impl Life {
-    pub fn new(
-        system: System,
-        publishes: bool,
-        count: usize,
-        messages: usize,
-        workers: usize,
-        scripts: &Rc<Scripts>,
-    ) -> Life {
+    pub fn new(habit: Habit, publishes: bool, messages: usize, workers: usize, scripts: &Rc<Scripts>) -> Life {
         let worker = || Worker {
             stage: Stage::Settle,
             started: Instant::now(),
+            settling: None,
             id: [0; 36],
         };
         Life {
-            system,
+            habit,
             publishes,
-            count,
-            left: messages / count,
+            left: messages / habit.count,
             workers: std::iter::repeat_with(worker).take(workers).collect(),
             wire: Wire::default(),
             rng: Rng::from_seed(3),
@@ -116,9 +137,9 @@ impl Life {
     }
 
     fn publish(&mut self) {
-        let ids: Vec<Id> = (0..self.count).map(|_| fresh_id(&mut self.rng)).collect();
+        let ids: Vec<Id> = (0..self.habit.count).map(|_| fresh_id(&mut self.rng)).collect();
         let wire = &mut self.wire;
-        match self.system {
+        match self.habit.system {
             System::Peer => {
                 for id in &ids {
                     send!(
@@ -164,23 +185,22 @@ impl Life {
     }
 
     fn take(&mut self, worker: usize) {
-        let count = self.count.to_string();
+        let count = self.habit.count.to_string();
         let wire = &mut self.wire;
-        match self.system {
+        match self.habit.system {
             System::Peer => send!(wire, "BLMOVE", PENDING, PROCESSING, "RIGHT", "LEFT", "5"),
-            System::Rmq => send!(
-                wire,
-                "RMQ.RESERVE",
-                PENDING,
-                PROCESSING,
-                PAYLOADS,
-                EXPIRES,
-                "30000",
-                "COUNT",
-                count,
-                "BLOCK",
-                "5000"
-            ),
+            System::Rmq => {
+                let (keys, lease_ms) = ([PENDING, PROCESSING, PAYLOADS, EXPIRES], "30000");
+                let options: &[&str] = match self.habit.count {
+                    1 => &["BLOCK", "5000"],
+                    _ => &["COUNT", &count, "BLOCK", "5000"],
+                };
+                wire.begin(6 + options.len());
+                wire.arg("RMQ.RESERVE");
+                for argument in keys.iter().chain([&lease_ms]).chain(options) {
+                    wire.arg(argument);
+                }
+            }
             System::Streams => {
                 let name = format!("worker-{worker}");
                 send!(
@@ -199,7 +219,7 @@ impl Life {
                 )
             }
             System::Blmove => {
-                for _ in 0..self.count {
+                for _ in 0..self.habit.count {
                     send!(wire, "BLMOVE", PENDING, PROCESSING, "RIGHT", "LEFT", "5");
                 }
             }
@@ -209,7 +229,7 @@ impl Life {
     /// Given what `take` got; returns how many messages that was.
     fn settle(&mut self, worker: usize, replies: &[u8]) -> usize {
         let wire = &mut self.wire;
-        match self.system {
+        match self.habit.system {
             System::Peer => {
                 let id = &self.workers[worker].id;
                 send!(
@@ -273,6 +293,9 @@ impl Life {
 impl Script for Life {
     fn next(&mut self, worker: usize, replies: &[u8], now: Instant, out: &mut Vec<u8>) -> Option<Request> {
         self.wire.clear();
+        let settled = self.workers[worker].settling.take();
+        self.latencies
+            .extend(settled.map(|started| (now - started).as_nanos() as f32 / 1000.0));
         let next = match self.workers[worker].stage {
             Stage::Settle => {
                 if !replies.is_empty() {
@@ -291,8 +314,9 @@ impl Script for Life {
                 }
             }
             Stage::Publish => Stage::Take,
-            Stage::Take if self.system == System::Peer => {
-                let id = bulks(replies).next().expect("a message was there");
+            Stage::Take if self.habit.system == System::Peer => {
+                // In front of it may stand the reply of the script that settled the one before.
+                let id = bulks(replies).last().expect("a message was there");
                 self.workers[worker].id = id.try_into().expect("an id of ours");
                 Stage::Fetch
             }
@@ -308,8 +332,15 @@ impl Script for Life {
             Stage::Watch => send!(self.wire, "ZADD", EXPIRES, "1800000000000", id),
             Stage::Settle => {
                 let taken = self.settle(worker, replies);
-                assert_eq!(taken, self.count, "as many as asked for were there");
+                assert_eq!(taken, self.habit.count, "as many as asked for were there");
                 self.messages += taken;
+                if self.habit.joined && self.left > 0 {
+                    self.left -= 1;
+                    self.take(worker);
+                    self.workers[worker].stage = Stage::Take;
+                    self.workers[worker].settling = Some(self.workers[worker].started);
+                    self.workers[worker].started = now;
+                }
             }
         }
         out.extend_from_slice(&self.wire.bytes);

@@ -21,7 +21,7 @@ use client::Wire;
 use common::process::in_repository;
 use common::ReplicaTap;
 use lab::{median, EndToEnd, Lab, CLIENTS};
-use life::{publish_beforehand, Life, System};
+use life::{publish_beforehand, Habit, Life, System};
 use report::{Bytes, Cost, Lived, Results, Seen};
 use workload::{Order, Settle, Stuck, Tick, Variant, What, Workload};
 
@@ -422,37 +422,36 @@ impl Bench {
     // ---- whole lives
 
     fn lives(&mut self) {
-        let consume = [(System::Peer, 1), (System::Rmq, 1), (System::Rmq, 10)];
+        let [peer, rmq, streams, blmove] = [System::Peer, System::Rmq, System::Streams, System::Blmove].map(Habit::of);
+        let consume = [peer, rmq, peer.joined(), rmq.joined(), rmq.ten_at_a_time()];
         self.live("take and settle", false, &consume);
         let full = [
-            (System::Peer, 1),
-            (System::Rmq, 1),
-            (System::Streams, 1),
-            (System::Blmove, 1),
-            (System::Rmq, 10),
-            (System::Streams, 10),
-            (System::Blmove, 10),
+            peer,
+            rmq,
+            streams,
+            blmove,
+            rmq.ten_at_a_time(),
+            streams.ten_at_a_time(),
+            blmove.ten_at_a_time(),
         ];
         self.live("publish, take and settle", true, &full);
     }
 
-    fn live(&mut self, work: &'static str, publishes: bool, systems: &[(System, usize)]) {
+    fn live(&mut self, work: &'static str, publishes: bool, habits: &[Habit]) {
         let messages = if self.plan.quick { 3000 } else { 20_000 };
-        let mut rounds: Vec<Vec<(EndToEnd, f64)>> = vec![Vec::new(); systems.len()];
+        let mut rounds: Vec<Vec<(EndToEnd, f64)>> = vec![Vec::new(); habits.len()];
         for round in 0..self.plan.rounds {
-            for turn in 0..systems.len() {
-                let index = (round + turn) % systems.len();
-                let (system, count) = systems[index];
-                rounds[index].push(self.one_life(system, count, publishes, messages));
+            for turn in 0..habits.len() {
+                let index = (round + turn) % habits.len();
+                rounds[index].push(self.one_life(habits[index], publishes, messages));
             }
         }
-        for ((system, count), rounds) in systems.iter().zip(&rounds) {
+        for (habit, rounds) in habits.iter().zip(&rounds) {
             let seen: Vec<EndToEnd> = rounds.iter().map(|(seen, _)| seen.clone()).collect();
             let costs: Vec<f64> = rounds.iter().map(|(_, cost)| *cost).collect();
             let lived = Lived {
                 work,
-                system: *system,
-                count: *count,
+                habit: *habit,
                 seen: EndToEnd::median(&seen),
                 server_us: median(&costs),
             };
@@ -461,20 +460,20 @@ impl Bench {
         }
     }
 
-    fn one_life(&mut self, system: System, count: usize, publishes: bool, messages: usize) -> (EndToEnd, f64) {
+    fn one_life(&mut self, habit: Habit, publishes: bool, messages: usize) -> (EndToEnd, f64) {
         self.lab.delete_all();
         self.lab.fill(|wire| {
-            system.prepare(wire);
+            habit.system.prepare(wire);
             if !publishes {
                 publish_beforehand(messages, wire);
             }
         });
         self.lab.reset_stats();
-        let mut life = Life::new(system, publishes, count, messages, CLIENTS, &self.lab.scripts);
+        let mut life = Life::new(habit, publishes, messages, CLIENTS, &self.lab.scripts);
         let (run, cpu_seconds) = self.lab.timed(CLIENTS, &mut life);
         assert_eq!(life.messages, messages);
         self.lab.assert_settled(&life::LISTS_AND_MAPS, life::STREAM);
-        let cost = self.lab.counted_usec(system.counted()) / messages as f64;
+        let cost = self.lab.counted_usec(habit.system.counted()) / messages as f64;
         let seen = EndToEnd::new(messages, run.seconds, cpu_seconds, life.latencies);
         (seen, cost)
     }

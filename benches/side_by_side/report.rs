@@ -6,7 +6,7 @@ use std::process::Command;
 
 use super::common::Server;
 use super::lab::EndToEnd;
-use super::life::System;
+use super::life::{Habit, System};
 use super::plot::{Chart, Line, LUA, NATIVE, PLAIN};
 
 #[derive(Default)]
@@ -97,8 +97,7 @@ impl Seen {
 
 pub struct Lived {
     pub work: &'static str,
-    pub system: System,
-    pub count: usize,
+    pub habit: Habit,
     pub seen: EndToEnd,
     /// In the commands themselves, per message.
     pub server_us: f64,
@@ -106,8 +105,12 @@ pub struct Lived {
 
 impl Lived {
     fn what(&self) -> String {
-        let ten = if self.count > 1 { ", ten at a time" } else { "" };
-        let system = match (self.system, self.work.starts_with("publish")) {
+        let how = match self.habit {
+            Habit { joined: true, .. } => ", the last with the first of the next",
+            Habit { count: 10, .. } => ", ten at a time",
+            _ => "",
+        };
+        let system = match (self.habit.system, self.work.starts_with("publish")) {
             (System::Peer, true) => "mx-rmq: script, BLMOVE, HGET, ZADD, script",
             (System::Peer, false) => "mx-rmq: BLMOVE, HGET, ZADD, script",
             (System::Rmq, true) => "RMQ: PUBLISH, RESERVE, ACK",
@@ -115,7 +118,7 @@ impl Lived {
             (System::Streams, _) => "Streams: XADD, XREADGROUP, XACK + XDEL",
             (System::Blmove, _) => "bare list: LPUSH, BLMOVE, LREM",
         };
-        format!("{system}{ten}")
+        format!("{system}{how}")
     }
 
     pub fn line(&self) -> String {
@@ -359,16 +362,19 @@ impl Report<'_> {
                 reached: seen.gain() >= 2.0,
             });
         }
-        for (work, count, least) in [
-            ("RESERVE + ACK, 50 connections, one message at a time", 1, 2.0),
-            ("RESERVE + ACK, 50 connections, ten at a time", 10, 6.0),
+        let (peer, rmq) = (Habit::of(System::Peer), Habit::of(System::Rmq));
+        for (work, habit, least) in [
+            ("RESERVE + ACK, 50 connections, one message at a time", rmq, 2.0),
+            ("the same, ACK and the next RESERVE in one write", rmq.joined(), 2.0),
+            ("RESERVE + ACK, 50 connections, ten at a time", rmq.ten_at_a_time(), 6.0),
         ] {
-            let find = |system, count| {
-                self.results.lives.iter().find(move |lived| {
-                    lived.work == "take and settle" && lived.system == system && lived.count == count
-                })
+            let find = |habit| {
+                self.results
+                    .lives
+                    .iter()
+                    .find(move |lived| lived.work == "take and settle" && lived.habit == habit)
             };
-            if let (Some(peer), Some(rmq)) = (find(System::Peer, 1), find(System::Rmq, count)) {
+            if let (Some(peer), Some(rmq)) = (find(peer), find(habit)) {
                 let gain = rmq.seen.per_second / peer.seen.per_second;
                 list.push(Target {
                     work,
