@@ -24,8 +24,12 @@ const BY_PROPORTION: usize = 6;
 const LOOKS: usize = 20;
 /// Neighbours looked at one by one when the search has come close, or has met the wanted deadline on another id.
 const CLOSE: usize = 16;
-/// How many elements a pass looks at in the time that a search by deadline takes for one id.
+/// How many elements a pass looks at in the time that a search by deadline takes: for the first id of a deadline, and
+/// for each further one, which stands next to it.
 const PASS_PER_SEARCH: usize = 50;
+const PASS_PER_NEIGHBOUR: usize = 2;
+/// Elements in a row, none of them wanted, after which a pass makes room for a search by deadline.
+pub const PATIENCE: usize = 16;
 
 /// Where an id stands, and how LREM would get at that occurrence.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -223,26 +227,34 @@ impl Bounds {
     }
 }
 
-/// Takes out several ids whose deadlines show where they are, in one sweep from left to right. Returns the number and the
-/// place (as it was before the sweep) of each, leftmost first, and what is still wanted.
-pub fn sweep<'a>(list: &mut ListKey, ids: &[StrRef<'a>], deadlines: &ZsetKey) -> (Vec<(usize, usize)>, Wanted<'a>) {
-    let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
+/// Whether deadlines may lead to the wanted ids sooner than a pass over the list.
+pub fn may_sweep(list: &ListKey, wanted: &Wanted, deadlines: &ZsetKey) -> bool {
+    let worth_it = PASS_PER_SEARCH + wanted.missing * PASS_PER_NEIGHBOUR < list.len();
+    worth_it && wanted.each_once() && list.len() > SHORT && deadlines.len() > SHORT
+}
+
+/// Takes out wanted ids whose deadlines show where they are, in one sweep from left to right. Returns the number and the
+/// place (as it was before the sweep) of each, leftmost first.
+pub fn sweep(list: &mut ListKey, ids: &[StrRef], wanted: &mut Wanted, deadlines: &ZsetKey) -> Vec<(usize, usize)> {
     let mut swept: Vec<(usize, usize)> = Vec::new();
     let len = list.len();
-    if !wanted.each_once() || ids.len() * PASS_PER_SEARCH >= len || deadlines.len() <= SHORT {
-        return (swept, wanted);
-    }
-    let mut course: Vec<(f64, usize)> = Vec::with_capacity(ids.len());
+    let mut course: Vec<(f64, usize)> = Vec::with_capacity(wanted.missing);
     course.extend(
         ids.iter()
             .enumerate()
+            .filter(|(_, id)| wanted.contains(id.bytes()))
             .filter_map(|(tag, id)| Some((deadlines.score(*id)?, tag))),
     );
     course.sort_unstable_by(|one, other| other.0.total_cmp(&one.0));
+    let searches = course.chunk_by(|one, other| one.0 == other.0).count();
+    if searches * PASS_PER_SEARCH + course.len() * PASS_PER_NEIGHBOUR >= len {
+        return swept;
+    }
     let mut misses = 0;
     let mut left: Option<(usize, f64)> = None;
     let mut right: Option<(usize, f64)> = None;
-    for (deadline, tag) in course {
+    for group in course.chunk_by(|one, other| one.0 == other.0) {
+        let (deadline, tag) = group[0];
         let id = ids[tag];
         let gone = swept.len();
         // What was taken out stood to the left of what is still to come.
@@ -259,21 +271,52 @@ pub fn sweep<'a>(list: &mut ListKey, ids: &[StrRef<'a>], deadlines: &ZsetKey) ->
                 search_falling(first, last, deadline, look)
             }
         };
-        match found {
-            Some(index) => {
-                list.remove_at(&[index - gone]);
-                wanted.take(id.bytes());
-                swept.push((tag, index));
-                left = Some((index, deadline));
+        if let Some(index) = found.filter(|_| wanted.take(id.bytes()).is_some()) {
+            let mut places = vec![(tag, index)];
+            let first = swept.last().map_or(0, |(_, index)| index + 1);
+            let sides: [&mut dyn Iterator<Item = usize>; 2] = [&mut (first..index).rev(), &mut (index + 1..len)];
+            for side in sides {
+                neighbours(list, side, gone, group.len(), wanted, &mut places);
             }
-            None => misses += 1,
+            places.sort_unstable_by_key(|(_, index)| *index);
+            let now: Vec<usize> = places.iter().map(|(_, index)| index - gone).collect();
+            list.remove_at(&now);
+            left = places.last().map(|(_, index)| (*index, deadline));
+            swept.extend(places);
+        } else {
+            misses += 1;
         }
         // The deadlines are no guide here, or the ids are not in the list.
         if misses > 1 {
             break;
         }
     }
-    (swept, wanted)
+    swept
+}
+
+/// Finds wanted ids next to one of them, until there are `enough`: those that were taken in one call stand side by side.
+/// `gone` elements have been taken out on the left.
+fn neighbours(
+    list: &mut ListKey,
+    side: &mut dyn Iterator<Item = usize>,
+    gone: usize,
+    enough: usize,
+    wanted: &mut Wanted,
+    places: &mut Vec<(usize, usize)>,
+) {
+    let mut in_vain = 0;
+    while places.len() < enough && in_vain < CLOSE {
+        let Some((index, element)) = side.next().and_then(|index| Some((index, list.at(index - gone)?))) else {
+            return;
+        };
+        match wanted.take(element.bytes()) {
+            Some(tag) => {
+                places.push((tag, index));
+                in_vain = 0;
+            }
+            None => in_vain += 1,
+        }
+    }
 }
 
 /// Ids to look for. Each comes with a tag, its place in the caller's own list; an id may be wanted several times.
@@ -304,6 +347,10 @@ impl<'a> Wanted<'a> {
         self.ids.len() == self.missing
     }
 
+    fn contains(&self, id: &[u8]) -> bool {
+        self.ids.get(id).is_some_and(|entry| entry.count > 0)
+    }
+
     /// The id's tag, as often as it is wanted.
     fn take(&mut self, id: &[u8]) -> Option<usize> {
         let entry = self.ids.get_mut(id).filter(|entry| entry.count > 0)?;
@@ -313,16 +360,22 @@ impl<'a> Wanted<'a> {
     }
 }
 
-/// One pass over the list, from the right end, until all wanted ids are found: the tag and the place of each.
-pub fn pass(list: &mut ListKey, mut wanted: Wanted) -> Vec<(usize, Place)> {
+/// One pass over the list, from the right end, until all wanted ids are found or `patience` elements in a row were none
+/// of them: the tag and the place of each.
+pub fn pass(list: &mut ListKey, wanted: &mut Wanted, patience: usize) -> Vec<(usize, Place)> {
     let mut found = Vec::with_capacity(wanted.missing);
     let reach = Reach::FromRight;
     let mut index = list.len();
-    while index > 0 && wanted.missing > 0 {
+    let mut in_vain = 0;
+    while index > 0 && wanted.missing > 0 && in_vain < patience {
         index -= 1;
         let Some(element) = list.at(index) else { break };
-        if let Some(tag) = wanted.take(element.bytes()) {
-            found.push((tag, Place { index, reach }));
+        match wanted.take(element.bytes()) {
+            Some(tag) => {
+                found.push((tag, Place { index, reach }));
+                in_vain = 0;
+            }
+            None => in_vain += 1,
         }
     }
     found

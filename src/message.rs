@@ -5,7 +5,7 @@ use smallvec::{smallvec, SmallVec};
 
 use crate::clock::Now;
 use crate::error::Error;
-use crate::locate::{self, Place, Reach, Spot};
+use crate::locate::{self, Place, Reach, Spot, Wanted};
 use crate::redis::key::End;
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
 
@@ -131,18 +131,21 @@ impl Working<'_> {
                     Spot::Unsearched => unsearched = Some(*id),
                 }
             } else {
-                let len = processing.len();
-                let (swept, wanted) = locate::sweep(processing, ids, &self.expire_monitor);
-                replicate_removal(call, processing, len, swept.iter().map(|(_, index)| *index));
-                let found = locate::pass(processing, wanted);
-                remove_places(call, processing, &found, |index| ids[index]);
-                for index in swept
-                    .iter()
-                    .map(|swept| swept.0)
-                    .chain(found.iter().map(|found| found.0))
-                {
-                    had_trace[index] = true;
+                let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
+                let mut pass = |processing: &mut ListKey, wanted: &mut Wanted, patience| {
+                    let found = locate::pass(processing, wanted, patience);
+                    remove_places(call, processing, &found, |index| ids[index]);
+                    found.iter().for_each(|(index, _)| had_trace[*index] = true);
+                };
+                let mut swept = Vec::new();
+                if locate::may_sweep(processing, &wanted, &self.expire_monitor) {
+                    pass(processing, &mut wanted, locate::PATIENCE);
+                    let len = processing.len();
+                    swept = locate::sweep(processing, ids, &mut wanted, &self.expire_monitor);
+                    replicate_removal(call, processing, len, swept.iter().map(|(_, index)| *index));
                 }
+                pass(processing, &mut wanted, usize::MAX);
+                swept.iter().for_each(|(index, _)| had_trace[*index] = true);
             }
         }
         let mut watched: SmallVec<[StrRef; 1]> = SmallVec::new();

@@ -3,9 +3,11 @@
 //! COMPLETE for those whose lease is current. The reply is how many were.
 
 use std::collections::HashSet;
+use std::hash::BuildHasherDefault;
 
 use crate::args::{self, distinct_keys};
 use crate::error::Error;
+use crate::locate::IdHasher;
 use crate::message::Working;
 use crate::redis::command::{key, required, several, Command, KeyUse, Kind, Spec};
 use crate::redis::{Call, StrRef};
@@ -52,7 +54,7 @@ impl Command for Ack {
         let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
 
         let mut acked: SmallVec<[StrRef; 1]> = SmallVec::new();
-        let mut seen: HashSet<&[u8]> = HashSet::new();
+        let mut seen: HashSet<&[u8], BuildHasherDefault<IdHasher>> = HashSet::default();
         for (id, lease) in &deliveries {
             // The same delivery twice in one call counts once; an older lease of the same message counts for nothing.
             if working.holds(*id, *lease) && (deliveries.len() == 1 || seen.insert(id.bytes())) {

@@ -84,8 +84,8 @@ impl Command for Timeouts {
         }
         let take_out = claim_ms.is_none();
         for (queue, list) in processing.lists() {
-            let wanted = Wanted::new(by_queue[queue].iter().map(|index| (*index, expired[*index].id.bytes())));
-            let found = locate::pass(list, wanted);
+            let mut wanted = Wanted::new(by_queue[queue].iter().map(|index| (*index, expired[*index].id.bytes())));
+            let found = locate::pass(list, &mut wanted, usize::MAX);
             if take_out {
                 remove_places(call, list, &found, |index| expired[index].id.as_ref());
             }
