@@ -1042,3 +1042,20 @@ fn a_thousand_waiting_clients_get_a_hundred_thousand_messages_once_each_and_none
     assert_eq!(counter(&server, "reserved"), MESSAGES as u64);
     assert_eq!(Snapshot::of(&mut con).keys(), [""; 0]);
 }
+
+#[test]
+fn an_ack_is_answered_at_once_also_when_a_reserve_behind_it_in_the_same_write_waits() {
+    let server = Server::start();
+    let mut con = server.con();
+    let held = take_new(&mut con, "a");
+    let mut worker = Raw::connect(&server);
+    worker.send(&["RMQ.ACK", MAP, WORK, DUE, &held.id, &held.lease]);
+    worker.send(&["RMQ.RESERVE", PENDING, WORK, MAP, DUE, "60000", "BLOCK", "0"]);
+    assert_eq!(worker.read(), Reply::Int(1));
+    assert!(worker.is_silent_for(Duration::from_millis(50)));
+    publish(&mut con, "b");
+    let Reply::Array(rows) = worker.read() else {
+        panic!("the message that came");
+    };
+    assert_eq!(rows.len(), 1);
+}
