@@ -31,11 +31,19 @@ pub unsafe extern "C" fn handler<C: Command>(
     let call = unsafe { Call::new(ctx, argv, argc) };
     // The server has checked the number of arguments against the table.
     let result = guarded(|| C::run(&call));
-    call.finish();
+    finish(&call);
     if let Err(error) = result {
         call.reply_error(&error);
     }
     OK
+}
+
+/// What comes after a command's code, with the same care. The reply is given by now, so that a panic is logged and counted.
+fn finish(call: &Call) {
+    let _ = guarded(|| {
+        call.finish();
+        Ok(())
+    });
 }
 
 /// Runs a command's code; a panic becomes an error reply, a log line and a count.
@@ -107,7 +115,7 @@ pub mod blocking {
             served = C::serve(&call)?;
             Ok(())
         });
-        call.finish();
+        finish(&call);
         match result {
             Ok(()) if !served => ERR,
             Ok(()) => OK,
