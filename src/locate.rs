@@ -48,44 +48,16 @@ pub enum Reach {
     ByIndex,
 }
 
-/// What a quick look for an id tells.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Spot {
-    At(Place),
-    Nowhere,
-    /// Not near an end, and no deadline shows the way: only a search would tell.
-    Unsearched,
-}
-
-/// One id, by a search if need be. `deadlines` is where the ids' deadlines are, if they have any.
+/// One id. `deadlines` is where the ids' deadlines are, if they have any.
 pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option<Place> {
-    match look(list, id, deadlines) {
-        Spot::At(place) => Some(place),
-        Spot::Nowhere => None,
-        Spot::Unsearched => search(list, id),
-    }
-}
-
-/// One id, by the server's own search.
-pub fn search(list: &mut ListKey, id: StrRef) -> Option<Place> {
-    list.last_place_of(id).map(|index| Place {
-        index,
-        reach: Reach::FromRight,
-    })
-}
-
-/// One id, without a search.
-pub fn look(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Spot {
     let len = list.len();
     let wanted = id.bytes();
-    let is_at = |list: &mut ListKey, index| list.at(index).is_some_and(|element| element.bytes() == wanted);
-    let spot = |index: usize, reach: Reach| Spot::At(Place { index, reach });
+    let is_at = |list: &mut ListKey, index| Some(list.at(index)?.bytes() == wanted);
+    let place = |index: usize, reach: Reach| Some(Place { index, reach });
 
-    let Some(last) = len.checked_sub(1) else {
-        return Spot::Nowhere;
-    };
-    if is_at(list, last) {
-        return spot(last, Reach::FromRight);
+    let last = len.checked_sub(1)?;
+    if is_at(list, last)? {
+        return place(last, Reach::FromRight);
     }
     let course = match deadlines {
         Some(deadlines) if len > SHORT && deadlines.len() > SHORT => course(list, id, deadlines),
@@ -98,23 +70,23 @@ pub fn look(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Spot
     };
     if matches!(course, Course::Right | Course::Unknown) {
         for index in (len - near_right..last).rev() {
-            if is_at(list, index) {
-                return spot(index, Reach::FromRight);
+            if is_at(list, index)? {
+                return place(index, Reach::FromRight);
             }
         }
         if near_right == len {
-            return Spot::Nowhere;
+            return None;
         }
     }
     if let Course::At(index) = course {
-        return spot(index, Reach::ByIndex);
+        return place(index, Reach::ByIndex);
     }
     for index in 0..near_left {
-        if is_at(list, index) {
-            return spot(index, Reach::FromLeft);
+        if is_at(list, index)? {
+            return place(index, Reach::FromLeft);
         }
     }
-    Spot::Unsearched
+    list.last_place_of(id).and_then(|index| place(index, Reach::FromRight))
 }
 
 /// Where an id's deadline points to.

@@ -5,7 +5,7 @@ use smallvec::{smallvec, SmallVec};
 
 use crate::clock::Now;
 use crate::error::Error;
-use crate::locate::{self, Place, Reach, Spot, Wanted};
+use crate::locate::{self, Place, Reach, Wanted};
 use crate::redis::key::End;
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
 
@@ -119,16 +119,11 @@ impl Working<'_> {
     /// Every trace of the messages goes. Returns how many had any.
     pub fn forget(&mut self, call: &Call, ids: &[StrRef]) -> usize {
         let mut had_trace: SmallVec<[bool; 1]> = smallvec![false; ids.len()];
-        let mut unsearched = None;
         if let Some(processing) = &mut self.processing {
             if let [id] = ids {
-                match locate::look(processing, *id, Some(&self.expire_monitor)) {
-                    Spot::At(place) => {
-                        remove_from_list(call, processing, place, *id);
-                        had_trace[0] = true;
-                    }
-                    Spot::Nowhere => (),
-                    Spot::Unsearched => unsearched = Some(*id),
+                if let Some(place) = locate::find(processing, *id, Some(&self.expire_monitor)) {
+                    remove_from_list(call, processing, place, *id);
+                    had_trace[0] = true;
                 }
             } else {
                 let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
@@ -159,14 +154,6 @@ impl Working<'_> {
             call.replicate(c"ZREM", self.expire_monitor.name(), &watched);
         }
         forget_payloads(call, &mut self.payload_map, ids, |index| had_trace[index] = true);
-        if let (Some(id), Some(processing)) = (unsearched, &mut self.processing) {
-            if had_trace[0] {
-                processing.remove_later(id);
-            } else if let Some(place) = locate::search(processing, id) {
-                remove_from_list(call, processing, place, id);
-                had_trace[0] = true;
-            }
-        }
         had_trace.into_iter().filter(|trace| *trace).count()
     }
 }
@@ -199,28 +186,22 @@ pub struct Postponed<'a> {
     pub id: StrRef<'a>,
     /// Replaces the stored payload.
     pub payload: Option<StrRef<'a>>,
-    /// In processing.
-    pub spot: Spot,
+    /// In processing, if it is there.
+    pub place: Option<Place>,
     pub due: f64,
 }
 
 impl Working<'_> {
-    /// Whether the message exists at all, and where it stands in processing. One that has no payload and does not stand
-    /// there was settled.
-    pub fn look_up(&mut self, id: StrRef) -> Result<Spot, Error> {
-        let Some(processing) = &mut self.processing else {
-            return if self.payload_map.has(id) {
-                Ok(Spot::Nowhere)
-            } else {
-                Err(Error::NoMessage)
-            };
-        };
-        match locate::look(processing, id, Some(&self.expire_monitor)) {
-            spot @ Spot::At(_) => Ok(spot),
-            spot if self.payload_map.has(id) => Ok(spot),
-            Spot::Unsearched => locate::search(processing, id).map(Spot::At).ok_or(Error::NoMessage),
-            Spot::Nowhere => Err(Error::NoMessage),
+    /// Whether the message exists at all, and where it stands in processing. Neither means that it was settled.
+    pub fn look_up(&mut self, id: StrRef) -> Result<Option<Place>, Error> {
+        let place = self
+            .processing
+            .as_mut()
+            .and_then(|list| locate::find(list, id, Some(&self.expire_monitor)));
+        if place.is_none() && !self.payload_map.has(id) {
+            return Err(Error::NoMessage);
         }
+        Ok(place)
     }
 
     /// The queue of a message: `<id>:queue`, or else by the name of its processing list.
@@ -244,7 +225,12 @@ impl Working<'_> {
     }
 
     pub fn postpone(&mut self, call: &Call, delay_tasks: &mut ZsetKey, message: &Postponed) {
-        let Postponed { id, payload, spot, due } = *message;
+        let Postponed {
+            id,
+            payload,
+            place,
+            due,
+        } = *message;
         let queue_field = queue_field(id);
         let queue = self.missing_queue(queue_field.as_ref());
         let mut stored: SmallVec<[StrRef; 4]> = SmallVec::new();
@@ -264,12 +250,8 @@ impl Working<'_> {
         if self.expire_monitor.remove(id) {
             call.replicate(c"ZREM", self.expire_monitor.name(), &[id]);
         }
-        if let Some(processing) = &mut self.processing {
-            match spot {
-                Spot::At(place) => remove_from_list(call, processing, place, id),
-                Spot::Nowhere => (),
-                Spot::Unsearched => processing.remove_later(id),
-            }
+        if let (Some(place), Some(processing)) = (place, &mut self.processing) {
+            remove_from_list(call, processing, place, id);
         }
     }
 }

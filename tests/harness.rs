@@ -360,12 +360,13 @@ fn a_cluster_of_three_primaries_comes_up() {
 #[test]
 fn a_replica_takes_over_from_a_killed_primary() {
     let cluster = Cluster::start_as(Server::builder().without_module(), 3, 1);
-    let mut con = cluster.con();
-    ok!(con, "SET", "{a}b", "c");
     let victim = cluster.node_for_key("{a}b");
     let victims_port = victim.port();
     let heir = cluster.replicas_of(victim)[0];
-    assert_eq!(ok!(victim.con(), "WAIT", 1, 5000), redis::Value::Int(1));
+    // WAIT is for what its own connection wrote.
+    let mut con = victim.con();
+    ok!(con, "SET", "{a}b", "c");
+    assert!(eventually(deadline(), || ok!(con, "WAIT", 1, 1000) == redis::Value::Int(1)));
     let index = cluster.nodes().iter().position(|n| n.port() == victims_port);
     cluster.kill(index.unwrap());
     assert!(eventually(deadline(), || heir.is_primary()));

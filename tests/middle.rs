@@ -208,3 +208,19 @@ fn an_id_of_which_nothing_but_its_place_is_left_is_taken_out_and_counted() {
     assert_eq!(work(&mut con), without(&before, 19));
     assert_eq!(counter(&server, "completed"), 1);
 }
+
+#[test]
+fn a_client_that_does_not_want_to_hear_of_its_own_changes_does_not() {
+    let server = Server::start();
+    let mut con = server.con();
+    fill(&mut con);
+    let lease = lease_of(&mut con, "m20");
+    let mut client = Raw::connect(&server);
+    client.call(&["HELLO", "3"]);
+    client.call(&["CLIENT", "TRACKING", "ON", "BCAST", "NOLOOP"]);
+    assert_eq!(client.call(&["RMQ.ACK", MAP, WORK, DUE, "m20", &lease]), Reply::Int(1));
+    assert!(client.is_silent_for(std::time::Duration::from_millis(50)));
+    // Of others' changes it does.
+    ok!(con, "LREM", WORK, 1, "m21");
+    assert!(!client.is_silent_for(std::time::Duration::from_secs(5)));
+}

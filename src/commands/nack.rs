@@ -58,7 +58,7 @@ impl Command for Nack {
             call.reply_integer(0);
             return Ok(());
         }
-        let spot = working.look_up(*id)?;
+        let place = working.look_up(*id)?;
 
         working.postpone(
             call,
@@ -66,7 +66,7 @@ impl Command for Nack {
             &Postponed {
                 id: *id,
                 payload,
-                spot,
+                place,
                 due: due as f64,
             },
         );

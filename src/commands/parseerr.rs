@@ -97,7 +97,7 @@ impl Command for ParseErr {
             let has_ttl = quarantine.map.has_ttl();
             // By plain commands, which need the key for themselves and fire their events after ours.
             drop((quarantine, working));
-            call.finish();
+            call.fire_events();
             let expire_at = OwnedStr::number(expire_at);
             let (fields, one) = (OwnedStr::new(b"FIELDS"), OwnedStr::new(b"1"));
             let expires = if expire_field {

@@ -51,7 +51,7 @@ impl Command for Retry {
         ])?;
         let mut delay_tasks = ZsetKey::open(call, *delay_tasks, "delay_tasks")?;
         let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
-        let spot = working.look_up(*id)?;
+        let place = working.look_up(*id)?;
 
         working.postpone(
             call,
@@ -59,7 +59,7 @@ impl Command for Retry {
             &Postponed {
                 id: *id,
                 payload: Some(*payload),
-                spot,
+                place,
                 due,
             },
         );

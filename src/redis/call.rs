@@ -10,7 +10,7 @@ use redis_module::raw;
 use smallvec::SmallVec;
 
 use super::api::api;
-use super::key::{self, KeyEvents};
+use super::key::KeyEvents;
 use super::listeners;
 use super::{OwnedStr, StrRef};
 use crate::error::Error;
@@ -19,15 +19,8 @@ pub struct Call<'c> {
     ctx: *mut raw::RedisModuleCtx,
     args: &'c [StrRef<'c>],
     events: RefCell<SmallVec<[Event; 5]>>,
-    removals: RefCell<SmallVec<[Removal; 1]>>,
     /// The server knows that this call has changed something.
     counted_as_change: Cell<bool>,
-}
-
-/// An id to be taken out of a list by the server's own search.
-pub(super) struct Removal {
-    pub list: EventName,
-    pub id: OwnedStr,
 }
 
 /// A key that changed, and what the plain commands would have told about it.
@@ -65,7 +58,6 @@ impl<'c> Call<'c> {
             // A StrRef is a non-null string pointer, and that is what argv holds.
             args: std::slice::from_raw_parts(argv.cast::<StrRef<'c>>(), argc as usize),
             events: RefCell::default(),
-            removals: RefCell::default(),
             counted_as_change: Cell::new(false),
         }
     }
@@ -84,7 +76,6 @@ impl<'c> Call<'c> {
                 ctx,
                 args: &[],
                 events: RefCell::default(),
-                removals: RefCell::default(),
                 counted_as_change: Cell::new(false),
             };
         }
@@ -138,21 +129,8 @@ impl<'c> Call<'c> {
         self.events.borrow_mut().push(event);
     }
 
-    pub(super) fn remove_later(&self, removal: Removal) {
-        self.removals.borrow_mut().push(removal);
-    }
-
-    /// Does what had to wait until every handle is closed: removals by search, then events.
-    pub fn finish(&self) {
-        for removal in self.removals.take() {
-            let (list, id) = (removal.list.as_ref(), removal.id.as_ref());
-            let removed = self
-                .remove_last(list, id)
-                .unwrap_or_else(|| key::remove_last_by_hand(self, list, id));
-            if removed {
-                self.replicate_lrem(list, -1, id);
-            }
-        }
+    /// Fires what has been queued. Every handle is closed by now.
+    pub fn fire_events(&self) {
         for event in self.events.take() {
             let name = event.name.as_ref();
             for event in event.events.into_iter().flatten() {
@@ -269,22 +247,6 @@ impl<'c> Call<'c> {
 
     // ---- plain commands, for the few steps that have no direct API. No handle on the key may be open.
 
-    /// LREM of the last `element` in the list: whether there was one. None if the server did not search.
-    fn remove_last(&self, list: StrRef, element: StrRef) -> Option<bool> {
-        // SAFETY: "sls" is a string, a long long and a string; the reply is freed by the guard.
-        unsafe {
-            let reply = Reply(api!(RedisModule_Call(
-                self.ctx,
-                c"LREM".as_ptr(),
-                c"sls".as_ptr(),
-                list.raw(),
-                -1 as std::ffi::c_longlong,
-                element.raw(),
-            )));
-            reply.integer().map(|removed| removed > 0)
-        }
-    }
-
     /// The index of the last `element` in the list, counted from the left. None if the server did not search.
     pub(super) fn list_position_from_right(&self, list: StrRef, element: StrRef) -> Option<Option<usize>> {
         // SAFETY: "sscc" is two strings and two C strings; the reply is freed by the guard.
@@ -324,23 +286,21 @@ impl<'c> Call<'c> {
 
     /// Runs `command key arguments…`, here and on replicas. False where the server did not do it.
     pub fn run_plain(&self, command: &CStr, key: StrRef, arguments: &[StrRef]) -> bool {
+        // "!" sends it to replicas and the AOF. Without it, what another module writes when it hears of the event would
+        // not be sent either.
         // SAFETY: "sv" is one string, then a pointer to strings with their number; the reply is freed by the guard.
         let reply = unsafe {
             Reply(api!(RedisModule_Call(
                 self.ctx,
                 command.as_ptr(),
-                c"sv".as_ptr(),
+                c"!sv".as_ptr(),
                 key.raw(),
                 arguments.as_ptr(),
                 arguments.len(),
             )))
         };
         let failed = [raw::REDISMODULE_REPLY_UNKNOWN, raw::REDISMODULE_REPLY_ERROR];
-        let done = !failed.contains(&(reply.kind() as isize));
-        if done {
-            self.replicate(command, key, arguments);
-        }
-        done
+        !failed.contains(&(reply.kind() as isize))
     }
 
     /// Whether a user stands behind the call. Calls from another module may come from nobody.

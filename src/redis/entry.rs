@@ -31,17 +31,17 @@ pub unsafe extern "C" fn handler<C: Command>(
     let call = unsafe { Call::new(ctx, argv, argc) };
     // The server has checked the number of arguments against the table.
     let result = guarded(|| C::run(&call));
-    finish(&call);
+    fire_events(&call);
     if let Err(error) = result {
         call.reply_error(&error);
     }
     OK
 }
 
-/// What comes after a command's code, with the same care. The reply is given by now, so that a panic is logged and counted.
-fn finish(call: &Call) {
+/// Listeners hear of the changes. The reply is given by now, so that a panic is only logged and counted.
+fn fire_events(call: &Call) {
     let _ = guarded(|| {
-        call.finish();
+        call.fire_events();
         Ok(())
     });
 }
@@ -115,7 +115,7 @@ pub mod blocking {
             served = C::serve(&call)?;
             Ok(())
         });
-        finish(&call);
+        fire_events(&call);
         match result {
             Ok(()) if !served => ERR,
             Ok(()) => OK,

@@ -12,7 +12,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 use redis_module::raw;
 
 use super::api::api;
-use super::call::{Event, EventName, Removal};
+use super::call::{Event, EventName};
 use super::{Call, OwnedStr, StrRef};
 use crate::error::Error;
 
@@ -567,7 +567,7 @@ impl ListKey<'_> {
     pub fn at(&mut self, index: usize) -> Option<OwnedStr> {
         if let Some(position) = self.key.position {
             let way = position.abs_diff(index);
-            if self.key.spent || way > FAR || way > FRESH && way > FRESH + index.min(self.len() - index) {
+            if self.key.spent || way > FAR || way > FRESH && way > FRESH + index.min(self.len().saturating_sub(index)) {
                 self.key.reopen();
             } else if way > 0 {
                 // For good, until the handle is opened anew: a step to the left over the edge of a node makes the server
@@ -643,26 +643,6 @@ impl ListKey<'_> {
             .rev()
             .find(|index| self.at(*index).is_some_and(|other| other.bytes() == element.bytes()))
     }
-
-    /// Takes out the last `element`, if there is one, when the command has closed its handles: the server searches and
-    /// removes in one walk, for which it needs the list for itself, and tells listeners at once.
-    pub fn remove_later(&self, element: StrRef) {
-        self.key.call.remove_later(Removal {
-            list: self.key.name.for_event(),
-            id: OwnedStr::retain(element),
-        });
-    }
-}
-
-/// For a server that refuses to search. True if the element was there.
-pub(super) fn remove_last_by_hand(call: &Call, list: StrRef, element: StrRef) -> bool {
-    let Some(key) = Key::open(call, Name::Derived(OwnedStr::retain(list)), Kind::List) else {
-        return false;
-    };
-    let mut list = ListKey { key };
-    let place = list.last_place_by_hand(element);
-    list.remove_at(place.as_slice());
-    place.is_some()
 }
 
 /// A derived key is opened by a name that the call made; a wrong type there concerns one queue only.

@@ -192,7 +192,7 @@ impl Ledger {
                     Some(Reason::Unconfirmed) => report.after_lost_reply = 1,
                     None => {
                         complaint = Some(format!(
-                            "{id} was delivered again at {:.3} for no reason: it was {}'s until {:.3}",
+                            "{id} was delivered again at {:.3} for no reason: it was {}'s until {:.3}; {delivery:?} to {message:?}",
                             next.from, last.at, last.until
                         ))
                     }
