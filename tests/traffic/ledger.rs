@@ -237,10 +237,11 @@ impl Ledger {
         }
     }
 
-    /// The delivery that ends at `until` is safe.
-    pub fn confirmed(&self, id: &str, until: f64) {
+    /// The delivery that began at `from` is safe. (Deadlines of plain workers are whole milliseconds: two deliveries of a
+    /// message may have the same.)
+    pub fn confirmed(&self, id: &str, from: f64) {
         self.message(id, |message| {
-            for delivery in message.deliveries.iter_mut().filter(|d| d.until == until) {
+            for delivery in message.deliveries.iter_mut().filter(|d| d.from == from) {
                 delivery.confirmed = true;
             }
         });

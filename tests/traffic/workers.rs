@@ -346,7 +346,7 @@ impl Worker<'_> {
             };
             let at = clock_ms();
             let sure = w.is_sure();
-            let mut held = Vec::new();
+            let (mut held, mut begun) = (Vec::new(), Vec::new());
             for row in items(reply) {
                 let mut row = items(row).into_iter();
                 let mut next = || bulk(row.next().expect("id, payload, lease, attempts"));
@@ -355,13 +355,17 @@ impl Worker<'_> {
                 let lease = String::from_utf8(lease).expect("a lease is text");
                 let attempts = String::from_utf8_lossy(&attempts).parse().expect("a number");
                 let until: f64 = lease.parse().expect("a lease is a number");
-                let delivery = Delivery::new(until - lease_ms as f64, at, until, attempts, sure);
+                let from = until - lease_ms as f64;
+                let delivery = Delivery::new(from, at, until, attempts, sure);
                 w.ledger.belongs(&id, &queue, "RESERVE");
                 w.ledger.delivered(&id, &payload, delivery);
+                begun.push(from);
                 held.push((id, lease, until));
             }
             if !sure && w.confirmed() {
-                held.iter().for_each(|(id, _, until)| w.ledger.confirmed(id, *until));
+                for ((id, _, _), from) in held.iter().zip(begun) {
+                    w.ledger.confirmed(id, from);
+                }
             }
             w.survive()?;
             if held.len() > 1 && w.rng.chance(50) {
@@ -526,7 +530,7 @@ impl Worker<'_> {
             let delivery = Delivery::new(asked, clock_ms(), until, 0, sure);
             w.ledger.delivered(&id, &payload, delivery);
             if !sure && w.confirmed() {
-                w.ledger.confirmed(&id, until);
+                w.ledger.confirmed(&id, asked);
             }
             w.survive()?;
             w.work();
