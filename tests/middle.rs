@@ -40,6 +40,19 @@ fn lease_of(con: &mut Connection, id: &str) -> String {
 /// Each command that settles `id`, and whether the payload stays.
 fn settlements(con: &mut Connection, id: &str) -> Vec<(Cmd, bool)> {
     let lease = lease_of(con, id);
+    let mut parse_error = command!(
+        "RMQ.PARSEERR",
+        "errors:data",
+        "errors",
+        WORK,
+        DUE,
+        MAP,
+        id,
+        "{",
+        QUEUE,
+        "bad",
+        1
+    );
     vec![
         (command!("RMQ.COMPLETE", MAP, WORK, DUE, id), false),
         (command!("RMQ.ACK", MAP, WORK, DUE, id, &lease), false),
@@ -49,55 +62,20 @@ fn settlements(con: &mut Connection, id: &str) -> Vec<(Cmd, bool)> {
             command!("RMQ.DEADLETTER", DLQ_MAP, DLQ, DUE, MAP, WORK, id, "dead", QUEUE),
             false,
         ),
-        (
-            command!(
-                "RMQ.PARSEERR",
-                "errors:data",
-                "errors",
-                WORK,
-                DUE,
-                MAP,
-                id,
-                "{",
-                QUEUE,
-                "bad",
-                1
-            ),
-            false,
-        ),
+        (parse_error.clone(), false),
         // With expiry the keys are closed before the end.
-        (
-            command!(
-                "RMQ.PARSEERR",
-                "errors:data",
-                "errors",
-                WORK,
-                DUE,
-                MAP,
-                id,
-                "{",
-                QUEUE,
-                "bad",
-                1,
-                7
-            ),
-            false,
-        ),
+        (parse_error.arg(7).clone(), false),
     ]
 }
 
-fn without(list: &[Vec<u8>], index: usize) -> Vec<Vec<u8>> {
+fn without(list: &[String], index: usize) -> Vec<String> {
     let mut rest = list.to_vec();
     rest.remove(index);
     rest
 }
 
-fn bytes_of(list: Vec<String>) -> Vec<Vec<u8>> {
-    list.into_iter().map(String::into_bytes).collect()
-}
-
-fn work(con: &mut Connection) -> Vec<Vec<u8>> {
-    bytes_of(ask!(con, "LRANGE", WORK, 0, -1))
+fn work(con: &mut Connection) -> Vec<String> {
+    ask!(con, "LRANGE", WORK, 0, -1)
 }
 
 #[test]
@@ -112,7 +90,7 @@ fn each_settling_command_takes_the_id_out_and_nothing_else() {
             let id = format!("m{:02}", SIZE - 1 - place);
             let (command, payload_stays) = settlements(&mut con, &id).swap_remove(number);
             let before = work(&mut con);
-            assert_eq!(before[place], id.as_bytes());
+            assert_eq!(before[place], id);
             let watchers = [WORK, DUE].map(|key| Watcher::on(&server, &[key]));
             let _: redis::Value = command
                 .query(&mut con)
@@ -165,7 +143,7 @@ fn of_an_id_that_stands_there_twice_the_older_one_goes_here_and_on_a_replica() {
         let before = work(&mut con);
         let (command, _) = settlements(&mut con, "m20").swap_remove(number);
         let _: redis::Value = command.query(&mut con).unwrap();
-        let older = before.iter().rposition(|id| id == b"m20").unwrap();
+        let older = before.iter().rposition(|id| id == "m20").unwrap();
         assert_eq!(work(&mut con), without(&before, older), "{}", line_of(&command));
         replica.wait_synced();
         assert_eq!(server.digest(), replica.digest());

@@ -96,7 +96,7 @@ enum Stage {
 struct Worker {
     stage: Stage,
     started: Instant,
-    /// When the life began that the next replies end, beside the stage.
+    /// When the life began that the next replies end.
     settling: Option<Instant>,
     id: Id,
 }
@@ -298,10 +298,6 @@ impl Script for Life {
             .extend(settled.map(|started| (now - started).as_nanos() as f32 / 1000.0));
         let next = match self.workers[worker].stage {
             Stage::Settle => {
-                if !replies.is_empty() {
-                    let life = now - self.workers[worker].started;
-                    self.latencies.push(life.as_nanos() as f32 / 1000.0);
-                }
                 if self.left == 0 {
                     return None;
                 }
@@ -334,11 +330,11 @@ impl Script for Life {
                 let taken = self.settle(worker, replies);
                 assert_eq!(taken, self.habit.count, "as many as asked for were there");
                 self.messages += taken;
+                self.workers[worker].settling = Some(self.workers[worker].started);
                 if self.habit.joined && self.left > 0 {
                     self.left -= 1;
                     self.take(worker);
                     self.workers[worker].stage = Stage::Take;
-                    self.workers[worker].settling = Some(self.workers[worker].started);
                     self.workers[worker].started = now;
                 }
             }

@@ -346,7 +346,8 @@ impl Worker<'_> {
             };
             let at = clock_ms();
             let sure = w.is_sure();
-            let (mut held, mut begun) = (Vec::new(), Vec::new());
+            let from = |until: f64| until - lease_ms as f64;
+            let mut held = Vec::new();
             for row in items(reply) {
                 let mut row = items(row).into_iter();
                 let mut next = || bulk(row.next().expect("id, payload, lease, attempts"));
@@ -355,17 +356,14 @@ impl Worker<'_> {
                 let lease = String::from_utf8(lease).expect("a lease is text");
                 let attempts = String::from_utf8_lossy(&attempts).parse().expect("a number");
                 let until: f64 = lease.parse().expect("a lease is a number");
-                let from = until - lease_ms as f64;
-                let delivery = Delivery::new(from, at, until, attempts, sure);
+                let delivery = Delivery::new(from(until), at, until, attempts, sure);
                 w.ledger.belongs(&id, &queue, "RESERVE");
                 w.ledger.delivered(&id, &payload, delivery);
-                begun.push(from);
                 held.push((id, lease, until));
             }
             if !sure && w.confirmed() {
-                for ((id, _, _), from) in held.iter().zip(begun) {
-                    w.ledger.confirmed(id, from);
-                }
+                held.iter()
+                    .for_each(|(id, _, until)| w.ledger.confirmed(id, from(*until)));
             }
             w.survive()?;
             if held.len() > 1 && w.rng.chance(50) {
