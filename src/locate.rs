@@ -246,10 +246,10 @@ pub fn sweep(list: &mut ListKey, ids: &[StrRef], wanted: &mut Wanted, deadlines:
         if let Some(index) = found.filter(|_| wanted.take(id.bytes()).is_some()) {
             let mut places = vec![(tag, index)];
             let first = swept.last().map_or(0, |(_, index)| index + 1);
-            let sides: [&mut dyn Iterator<Item = usize>; 2] = [&mut (first..index).rev(), &mut (index + 1..len)];
-            for side in sides {
-                neighbours(list, side, gone, group.len(), wanted, &mut places);
-            }
+            // Those that were taken in one call stand side by side.
+            let until = (group.len(), CLOSE);
+            gather(list, (first..index).rev(), gone, until, wanted, &mut places);
+            gather(list, index + 1..len, gone, until, wanted, &mut places);
             places.sort_unstable_by_key(|(_, index)| *index);
             let now: Vec<usize> = places.iter().map(|(_, index)| index - gone).collect();
             list.remove_at(&now);
@@ -266,21 +266,22 @@ pub fn sweep(list: &mut ListKey, ids: &[StrRef], wanted: &mut Wanted, deadlines:
     swept
 }
 
-/// Finds wanted ids next to one of them, until there are `enough`: those that were taken in one call stand side by side.
-/// `gone` elements have been taken out on the left.
-fn neighbours(
+/// Looks at one element after the other, until `enough` of the wanted ones are found or `patience` elements in a row were
+/// none of them. `gone` elements have been taken out on the left.
+fn gather(
     list: &mut ListKey,
-    side: &mut dyn Iterator<Item = usize>,
+    indexes: impl Iterator<Item = usize>,
     gone: usize,
-    enough: usize,
+    (enough, patience): (usize, usize),
     wanted: &mut Wanted,
     places: &mut Vec<(usize, usize)>,
 ) {
     let mut in_vain = 0;
-    while places.len() < enough && in_vain < CLOSE {
-        let Some((index, element)) = side.next().and_then(|index| Some((index, list.at(index - gone)?))) else {
+    for index in indexes {
+        if places.len() >= enough || in_vain >= patience {
             return;
-        };
+        }
+        let Some(element) = list.at(index - gone) else { return };
         match wanted.take(element.bytes()) {
             Some(tag) => {
                 places.push((tag, index));
@@ -335,22 +336,14 @@ impl<'a> Wanted<'a> {
 /// One pass over the list, from the right end, until all wanted ids are found or `patience` elements in a row were none
 /// of them: the tag and the place of each.
 pub fn pass(list: &mut ListKey, wanted: &mut Wanted, patience: usize) -> Vec<(usize, Place)> {
-    let mut found = Vec::with_capacity(wanted.missing);
+    let mut places = Vec::with_capacity(wanted.missing);
+    let enough = wanted.missing;
+    gather(list, (0..list.len()).rev(), 0, (enough, patience), wanted, &mut places);
     let reach = Reach::FromRight;
-    let mut index = list.len();
-    let mut in_vain = 0;
-    while index > 0 && wanted.missing > 0 && in_vain < patience {
-        index -= 1;
-        let Some(element) = list.at(index) else { break };
-        match wanted.take(element.bytes()) {
-            Some(tag) => {
-                found.push((tag, Place { index, reach }));
-                in_vain = 0;
-            }
-            None => in_vain += 1,
-        }
-    }
-    found
+    places
+        .into_iter()
+        .map(|(tag, index)| (tag, Place { index, reach }))
+        .collect()
 }
 
 /// Multiply and fold, eight bytes at a time, from a start that differs from process to process: ids come from
