@@ -1,13 +1,15 @@
 //! Finding ids in a list, quickly wherever they stand. The oldest id of `processing` is at the right end and the newest
-//! at the left, and most messages are settled in about the order in which they were taken; so the ends come first.
-//! Between them the deadlines show the way: where every consumer takes its messages for the same time, deadlines fall
-//! from left to right, and a search by deadline needs a handful of looks. It is a hint only: what it finds is the id
-//! itself, and what it misses is looked for in the whole list.
+//! at the left, and most messages are settled in about the order in which they were taken; so the place of the last one
+//! and the ends come first. Between them the deadlines show the way: where every consumer takes its messages for the
+//! same time, deadlines fall from left to right, and a search by deadline needs a handful of looks. All of that are
+//! hints only: what they find is the id itself, and what they miss is looked for in the whole list.
 
+use std::cell::Cell;
 use std::collections::HashMap;
-use std::hash::{BuildHasherDefault, Hasher};
+use std::hash::{BuildHasher, BuildHasherDefault, Hasher};
+use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::redis::{ListKey, StrRef, ZsetKey};
+use crate::redis::{Call, ListKey, StrRef, ZsetKey};
 
 /// Elements looked at from the right and from the left end before the server searches the list: each look costs as much
 /// as a few elements of that search.
@@ -49,14 +51,34 @@ pub enum Reach {
 }
 
 /// One id. `deadlines` is where the ids' deadlines are, if they have any.
-pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option<Place> {
+pub fn find(call: &Call, list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option<Place> {
     let len = list.len();
-    let wanted = id.bytes();
-    let is_at = |list: &mut ListKey, index| Some(list.at(index)?.bytes() == wanted);
+    if len <= HANDFUL {
+        return search(list, id, deadlines);
+    }
+    let track = Track::of(list.name().bytes(), 1);
+    let lead = track.leads(len, call.has_listeners()).find(|index| is_at(list, *index, id));
+    let place = match lead {
+        Some(index) => Place {
+            index,
+            reach: Reach::ByIndex,
+        },
+        None => search(list, id, deadlines)?,
+    };
+    track.learn(len, place.index);
+    Some(place)
+}
+
+fn is_at(list: &mut ListKey, index: usize, id: StrRef) -> bool {
+    list.at(index).is_some_and(|element| element.bytes() == id.bytes())
+}
+
+fn search(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option<Place> {
+    let len = list.len();
     let place = |index: usize, reach: Reach| Some(Place { index, reach });
 
     let last = len.checked_sub(1)?;
-    if is_at(list, last)? {
+    if is_at(list, last, id) {
         return place(last, Reach::FromRight);
     }
     let course = match deadlines {
@@ -70,7 +92,7 @@ pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Opti
     };
     if matches!(course, Course::Right | Course::Unknown) {
         for index in (len - near_right..last).rev() {
-            if is_at(list, index)? {
+            if is_at(list, index, id) {
                 return place(index, Reach::FromRight);
             }
         }
@@ -82,11 +104,75 @@ pub fn find(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Opti
         return place(index, Reach::ByIndex);
     }
     for index in 0..near_left {
-        if is_at(list, index)? {
+        if is_at(list, index, id) {
             return place(index, Reach::FromLeft);
         }
     }
     list.last_place_of(id).and_then(|index| place(index, Reach::FromRight))
+}
+
+/// How far from the right end of a list the last settled message stood. A worker settles what it took in the order in
+/// which it took it, and workers of one kind take turns: then the next message stands where the last one was taken out,
+/// or right of that. Kept for a few lists, by the hash of their name; lists that share a place spoil each other's leads,
+/// and leads that have been wrong of late are not followed.
+pub struct Track {
+    slot: &'static AtomicU64,
+    /// Of the rightmost, where several are settled in one call.
+    distance: usize,
+    trust: u64,
+    /// How many ids this call settles.
+    count: usize,
+    learnt: Cell<bool>,
+}
+
+static TRACKS: [AtomicU64; 64] = [const { AtomicU64::new(0) }; 64];
+
+impl Track {
+    /// The lowest bits of a slot are the trust, the others the distance.
+    const TRUST_BITS: u32 = 2;
+    const MOST_TRUST: u64 = (1 << Self::TRUST_BITS) - 1;
+    const ENOUGH_TRUST: u64 = 2;
+
+    pub fn of(list: &[u8], count: usize) -> Track {
+        let hash = BuildHasherDefault::<IdHasher>::default().hash_one(list);
+        let slot = &TRACKS[hash as usize % TRACKS.len()];
+        let value = slot.load(Ordering::Relaxed);
+        Track {
+            slot,
+            distance: (value >> Self::TRUST_BITS) as usize,
+            trust: value & Self::MOST_TRUST,
+            count,
+            learnt: Cell::new(false),
+        }
+    }
+
+    /// Where to look in a list of this length. Nowhere if effects are heard: a replica finds an id by LREM, and would
+    /// have to be told more of one that might stand further right too.
+    fn leads(&self, len: usize, heard: bool) -> impl Iterator<Item = usize> {
+        let follow = self.trust >= Self::ENOUGH_TRUST && !heard;
+        [Some(self.distance), self.distance.checked_sub(self.count)]
+            .into_iter()
+            .flatten()
+            // The end is looked at in any case.
+            .filter(move |distance| follow && (1..len).contains(distance))
+            .map(move |distance| len - 1 - distance)
+    }
+
+    /// In a list of this length the id, or the rightmost of several, stood at `index`. Once a call.
+    pub fn learn(&self, len: usize, index: usize) {
+        if self.learnt.replace(true) {
+            return;
+        }
+        let distance = len - 1 - index;
+        let as_expected = distance == self.distance || distance + self.count == self.distance;
+        let trust = if as_expected {
+            Self::MOST_TRUST.min(self.trust + 1)
+        } else {
+            self.trust.saturating_sub(1)
+        };
+        let value = (distance as u64) << Self::TRUST_BITS | trust;
+        self.slot.store(value, Ordering::Relaxed);
+    }
 }
 
 /// Where an id's deadline points to.
@@ -333,13 +419,34 @@ impl<'a> Wanted<'a> {
     }
 }
 
+/// Several ids, where the last ones stood: the tag and the place of each that is there, rightmost first.
+pub fn follow(call: &Call, list: &mut ListKey, wanted: &mut Wanted, track: &Track) -> Vec<(usize, Place)> {
+    for lead in track.leads(list.len(), call.has_listeners()) {
+        let found = pass_from(list, lead + 1, wanted, 1, Reach::ByIndex);
+        if !found.is_empty() {
+            return found;
+        }
+    }
+    Vec::new()
+}
+
 /// One pass over the list, from the right end, until all wanted ids are found or `patience` elements in a row were none
 /// of them: the tag and the place of each.
 pub fn pass(list: &mut ListKey, wanted: &mut Wanted, patience: usize) -> Vec<(usize, Place)> {
-    let mut places = Vec::with_capacity(wanted.missing);
+    pass_from(list, list.len(), wanted, patience, Reach::FromRight)
+}
+
+/// The same over the elements left of `end`.
+fn pass_from(
+    list: &mut ListKey,
+    end: usize,
+    wanted: &mut Wanted,
+    patience: usize,
+    reach: Reach,
+) -> Vec<(usize, Place)> {
     let enough = wanted.missing;
-    gather(list, (0..list.len()).rev(), 0, (enough, patience), wanted, &mut places);
-    let reach = Reach::FromRight;
+    let mut places = Vec::new();
+    gather(list, (0..end).rev(), 0, (enough, patience), wanted, &mut places);
     places
         .into_iter()
         .map(|(tag, index)| (tag, Place { index, reach }))
@@ -418,6 +525,30 @@ mod tests {
             .collect();
         // Of 4096 buckets a good hash fills 63 % with 4096 ids.
         assert!(buckets.len() > 2300, "{}", buckets.len());
+    }
+
+    #[test]
+    fn ids_are_looked_for_where_the_last_ones_stood_as_long_as_they_do_stand_there() {
+        // After so many ids in a list of 100, at these distances from the right end, the next is looked for…
+        let next = |count: usize, len: usize, distances: &[usize]| -> Vec<usize> {
+            for distance in distances {
+                Track::of(b"list", count).learn(100, 99 - distance);
+            }
+            Track::of(b"list", count).leads(len, false).collect()
+        };
+        assert_eq!(next(1, 100, &[]), [0; 0]);
+        assert_eq!(next(1, 100, &[18, 18, 18]), [81, 82]);
+        assert_eq!(next(1, 100, &[17, 16, 15]), [84, 85], "at the same place or right of it");
+        assert_eq!(next(1, 16, &[]), [0, 1]);
+        assert_eq!(next(1, 15, &[]), [0], "only within the list");
+        assert_eq!(next(10, 100, &[]), [84, 94], "those of one call stand side by side");
+        assert_eq!(next(10, 100, &[5, 5, 5]), [94], "nothing stands ten further right");
+        assert_eq!(next(1, 100, &[40]), [59, 60], "one miss is forgiven");
+        assert_eq!(next(1, 100, &[20]), [0; 0], "two are not");
+        assert_eq!(next(1, 100, &[20, 20]), [79, 80]);
+        assert_eq!(next(1, 100, &[0, 0, 0]), [0; 0], "the end itself is looked at first anyway");
+        assert_eq!(next(1, 100, &[3, 3, 3]), [96, 97]);
+        assert_eq!(Track::of(b"list", 1).leads(100, true).next(), None, "effects are heard");
     }
 
     /// Searches a row for the id at `target`; returns what was found and the number of looks.

@@ -5,7 +5,7 @@ use smallvec::{smallvec, SmallVec};
 
 use crate::clock::Now;
 use crate::error::Error;
-use crate::locate::{self, Place, Reach, Wanted};
+use crate::locate::{self, Place, Reach, Track, Wanted};
 use crate::redis::key::End;
 use crate::redis::{Call, HashKey, ListKey, OwnedStr, StrRef, ZsetKey};
 
@@ -79,7 +79,7 @@ lazy_static::lazy_static! {
 /// Puts an id at the left of a list; if it may stand there already, it stands there once afterwards.
 pub fn push_once(call: &Call, list: &mut ListKey, id: StrRef, may_stand_already: bool) {
     if may_stand_already {
-        match locate::find(list, id, None) {
+        match locate::find(call, list, id, None) {
             Some(Place { index: 0, .. }) => return,
             Some(place) => remove_from_list(call, list, place, id),
             None => (),
@@ -121,26 +121,12 @@ impl Working<'_> {
         let mut had_trace: SmallVec<[bool; 1]> = smallvec![false; ids.len()];
         if let Some(processing) = &mut self.processing {
             if let [id] = ids {
-                if let Some(place) = locate::find(processing, *id, Some(&self.expire_monitor)) {
+                if let Some(place) = locate::find(call, processing, *id, Some(&self.expire_monitor)) {
                     remove_from_list(call, processing, place, *id);
                     had_trace[0] = true;
                 }
             } else {
-                let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
-                let mut pass = |processing: &mut ListKey, wanted: &mut Wanted, patience| {
-                    let found = locate::pass(processing, wanted, patience);
-                    remove_places(call, processing, &found, |index| ids[index]);
-                    found.iter().for_each(|(index, _)| had_trace[*index] = true);
-                };
-                let mut swept = Vec::new();
-                if locate::may_sweep(processing, &wanted, &self.expire_monitor) {
-                    pass(processing, &mut wanted, locate::PATIENCE);
-                    let len = processing.len();
-                    swept = locate::sweep(processing, ids, &mut wanted, &self.expire_monitor);
-                    replicate_removal(call, processing, len, swept.iter().map(|(_, index)| *index));
-                }
-                pass(processing, &mut wanted, usize::MAX);
-                swept.iter().for_each(|(index, _)| had_trace[*index] = true);
+                remove_several(call, processing, ids, &self.expire_monitor, |index| had_trace[index] = true);
             }
         }
         let mut watched: SmallVec<[StrRef; 1]> = SmallVec::new();
@@ -156,6 +142,41 @@ impl Working<'_> {
         forget_payloads(call, &mut self.payload_map, ids, |index| had_trace[index] = true);
         had_trace.into_iter().filter(|trace| *trace).count()
     }
+}
+
+/// Takes ids out of a list with few looks at it; `removed` hears the index of each that was there.
+fn remove_several(
+    call: &Call,
+    list: &mut ListKey,
+    ids: &[StrRef],
+    deadlines: &ZsetKey,
+    mut removed: impl FnMut(usize),
+) {
+    let track = Track::of(list.name().bytes(), ids.len());
+    let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
+    let mut remove = |list: &mut ListKey, found: Vec<(usize, Place)>| {
+        if let Some((_, rightmost)) = found.first() {
+            track.learn(list.len(), rightmost.index);
+        }
+        remove_places(call, list, &found, |index| ids[index]);
+        found.iter().for_each(|(index, _)| removed(*index));
+    };
+    let found = locate::follow(call, list, &mut wanted, &track);
+    remove(list, found);
+    let mut swept = Vec::new();
+    if locate::may_sweep(list, &wanted, deadlines) {
+        let found = locate::pass(list, &mut wanted, locate::PATIENCE);
+        remove(list, found);
+        let len = list.len();
+        swept = locate::sweep(list, ids, &mut wanted, deadlines);
+        replicate_removal(call, list, len, swept.iter().map(|(_, index)| *index));
+        if let Some((_, rightmost)) = swept.last() {
+            track.learn(len, *rightmost);
+        }
+    }
+    let found = locate::pass(list, &mut wanted, usize::MAX);
+    remove(list, found);
+    swept.iter().for_each(|(index, _)| removed(*index));
 }
 
 /// Deletes the fields of each message; `forgot` hears the index of each message that had any.
@@ -192,12 +213,17 @@ pub struct Postponed<'a> {
 }
 
 impl Working<'_> {
+    /// Whether the message exists at all: where it has no payload, processing may still know it.
+    pub fn knows(&mut self, call: &Call, id: StrRef) -> bool {
+        self.payload_map.has(id) || self.look_up(call, id).is_ok()
+    }
+
     /// Whether the message exists at all, and where it stands in processing. Neither means that it was settled.
-    pub fn look_up(&mut self, id: StrRef) -> Result<Option<Place>, Error> {
+    pub fn look_up(&mut self, call: &Call, id: StrRef) -> Result<Option<Place>, Error> {
         let place = self
             .processing
             .as_mut()
-            .and_then(|list| locate::find(list, id, Some(&self.expire_monitor)));
+            .and_then(|list| locate::find(call, list, id, Some(&self.expire_monitor)));
         if place.is_none() && !self.payload_map.has(id) {
             return Err(Error::NoMessage);
         }

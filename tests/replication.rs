@@ -308,8 +308,7 @@ fn a_reserve_that_waited_sends_its_effects_in_a_transaction_after_the_push_that_
     let wanted = [
         "LPUSH q:pending a",
         "MULTI",
-        "RPOP q:pending 1",
-        "LPUSH q:processing a",
+        "LMOVE q:pending q:processing RIGHT LEFT",
         "HSET map a:attempts 1",
         "ZADD exp <time> a",
         "EXEC",

@@ -168,7 +168,7 @@ fn a_script_that_may_do_what_it_does_leaves_nothing_in_acl_log() {
 
 #[test]
 fn a_server_without_one_of_the_plain_commands_that_effects_are_made_of_does_not_get_the_module() {
-    for command in ["LREM", "HDEL", "ZADD", "LPOS"] {
+    for command in ["LREM", "LMOVE", "HDEL", "ZADD", "LPOS"] {
         let server = Server::builder().config_line(&format!("rename-command {command} \"\""));
         let log = server.try_start().err().expect("the module is refused");
         assert!(

@@ -1,4 +1,5 @@
-//! Many ids in one call, in a list long enough that the deadlines show the way to them.
+//! Ids that are found without a search of the whole list: many in one call, where the deadlines show the way to them, and
+//! those that stand where the last ones stood.
 
 mod common;
 use common::*;
@@ -125,8 +126,9 @@ fn those_taken_in_one_call_are_found_by_their_deadline_and_not_by_a_pass_over_th
             pipe.query::<()>(con).expect("deadlines that are no guide");
         }
         ok!(con, "CONFIG", "RESETSTAT");
-        for delivery in &deliveries[1500..1520] {
-            ok!(con, "RMQ.COMPLETE", "m", "p", "e", delivery);
+        // Not one after the other: none stands where the last one stood.
+        for number in 0..20 {
+            ok!(con, "RMQ.COMPLETE", "m", "p", "e", &deliveries[1500 + number * 7 % 20]);
         }
         server.commandstats("rmq.complete").usec
     };
@@ -135,4 +137,76 @@ fn those_taken_in_one_call_are_found_by_their_deadline_and_not_by_a_pass_over_th
         by_deadline * 4 < by_pass,
         "{by_deadline} µs by deadline, {by_pass} µs by a pass"
     );
+}
+
+/// How often the server searched a list for the module.
+fn searches(server: &Server) -> u64 {
+    server.commandstats("lpos").calls
+}
+
+/// A worker that took ten settles them one by one, the oldest first; another does so from the newest on. No deadline
+/// leads to any of them: there are too few.
+#[test]
+fn what_a_worker_settles_one_by_one_is_found_where_the_last_one_stood() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut work = Work::new();
+    let mut deliveries = work.deliver(&mut con, 10, 10);
+    ok!(con, "CONFIG", "RESETSTAT");
+    let mut settled = 0;
+    for backwards in [false, true, false, true] {
+        let mut delivery = deliveries.remove(4);
+        if backwards {
+            delivery.reverse();
+        }
+        for id in &delivery {
+            complete(&mut con, std::slice::from_ref(id));
+            settled += 1;
+        }
+    }
+    let searches = searches(&server);
+    assert!(
+        searches <= settled / 4,
+        "{searches} searches for {settled} messages of which all but a few stood where they were expected"
+    );
+}
+
+#[test]
+fn deliveries_that_are_settled_as_a_whole_in_turn_are_found_where_the_last_one_stood() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut work = Work::new();
+    let mut deliveries = work.deliver(&mut con, 60, 10);
+    // In the middle towards the newest, then towards the oldest, then elsewhere.
+    for which in [20, 20, 20, 20, 20, 19, 18, 17, 16, 16, 16, 30, 30, 2, 2, 2, 2, 1, 0, 0] {
+        complete(&mut con, &deliveries.remove(which));
+    }
+}
+
+/// The same id several times in one list: each settlement takes out one of them, whichever, and nothing else.
+#[test]
+fn of_an_id_that_stands_in_the_list_several_times_one_is_taken_out() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut rng = Rng::seeded();
+    let names: Vec<String> = (0..12).map(|name| format!("id-{name}")).collect();
+    let mut list: Vec<String> = (0..90).map(|_| rng.pick(&names).clone()).collect();
+    ok!(con, "RPUSH", "p", &list);
+    let mut distance = 30;
+    while list.len() > 10 {
+        // Mostly where the last one stood, so that the module expects it there.
+        if rng.chance(15) {
+            distance = rng.below(list.len());
+        }
+        distance = distance.min(list.len() - 1);
+        let id = list[list.len() - 1 - distance].clone();
+        ok!(con, "RMQ.COMPLETE", "m", "p", "e", &id);
+        let after: Vec<String> = ask!(con, "LRANGE", "p", 0, -1);
+        let gone = (0..list.len()).find(|index| after.get(*index) != Some(&list[*index]));
+        let gone = gone.expect("one is gone");
+        // Of equal neighbours the last counts as gone.
+        assert_eq!(list[gone], id);
+        list.remove(gone);
+        assert_eq!(after, list);
+    }
 }

@@ -64,7 +64,9 @@ impl Command for DeadLetter {
             call.reply_integer(0);
             return Ok(());
         }
-        working.look_up(*id)?;
+        if !working.knows(call, *id) {
+            return Err(Error::NoMessage);
+        }
 
         let field = queue_field(*id);
         let queue = working.queue_of(*id);

@@ -58,7 +58,7 @@ impl Command for Nack {
             call.reply_integer(0);
             return Ok(());
         }
-        let place = working.look_up(*id)?;
+        let place = working.look_up(call, *id)?;
 
         working.postpone(
             call,

@@ -156,7 +156,10 @@ impl<'c> Request<'c> {
             }
         }
         let popped = taken.len() + dropped.len();
-        if popped > 0 {
+        let moved_alone = popped == 1 && taken.len() == 1;
+        if moved_alone {
+            call.replicate_lmove(pending.name(), processing.name());
+        } else if popped > 0 {
             call.replicate_number(c"RPOP", pending.name(), popped as i64);
         }
         let dropped: Vec<StrRef> = dropped.iter().map(OwnedStr::as_ref).collect();
@@ -181,7 +184,9 @@ impl<'c> Request<'c> {
             counted.extend([message.attempts_field.as_ref(), message.attempts_text.as_ref()]);
             leased.extend([lease_text.as_ref(), id]);
         }
-        call.replicate(c"LPUSH", processing.name(), &ids);
+        if !moved_alone {
+            call.replicate(c"LPUSH", processing.name(), &ids);
+        }
         call.replicate(c"HSET", payload_map.name(), &counted);
         forget_payloads(call, &mut payload_map, &dropped, |_| ());
         call.replicate(c"ZADD", expire_monitor.name(), &leased);

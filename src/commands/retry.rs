@@ -51,7 +51,7 @@ impl Command for Retry {
         ])?;
         let mut delay_tasks = ZsetKey::open(call, *delay_tasks, "delay_tasks")?;
         let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
-        let place = working.look_up(*id)?;
+        let place = working.look_up(call, *id)?;
 
         working.postpone(
             call,

@@ -131,9 +131,9 @@ impl<'c> Call<'c> {
 
     /// Fires what has been queued. Every handle is closed by now.
     pub fn fire_events(&self) {
-        for event in self.events.take() {
+        for event in self.events.borrow().iter() {
             let name = event.name.as_ref();
-            for event in event.events.into_iter().flatten() {
+            for event in event.events.iter().flatten() {
                 for _ in 0..event.times {
                     self.notify(event.class, event.word, name);
                 }
@@ -142,6 +142,7 @@ impl<'c> Call<'c> {
                 self.notify(raw::REDISMODULE_NOTIFY_GENERIC, c"del", name);
             }
         }
+        self.events.borrow_mut().clear();
     }
 
     fn notify(&self, class: c_int, word: &CStr, key: StrRef) {
@@ -215,6 +216,25 @@ impl<'c> Call<'c> {
                 key.raw(),
                 number as std::ffi::c_longlong,
                 element.raw(),
+            ));
+        }
+    }
+
+    /// Sends `LMOVE from to RIGHT LEFT`.
+    pub fn replicate_lmove(&self, from: StrRef, to: StrRef) {
+        if !self.effect_is_heard() {
+            return;
+        }
+        // SAFETY: "sscc" is two strings and two C strings.
+        unsafe {
+            api!(RedisModule_Replicate(
+                self.ctx,
+                c"LMOVE".as_ptr(),
+                c"sscc".as_ptr(),
+                from.raw(),
+                to.raw(),
+                c"RIGHT".as_ptr(),
+                c"LEFT".as_ptr(),
             ));
         }
     }

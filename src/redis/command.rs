@@ -346,12 +346,13 @@ pub(super) fn look_for_field_expiry(ctx: *mut raw::RedisModuleCtx) {
 
 /// The plain commands that effects are made of, and those that the module runs. A server may have them renamed or
 /// switched off (rename-command): effects would then not be sent, and nobody would notice before a failover.
-const PLAIN: [&str; 12] = [
+const PLAIN: [&str; 13] = [
     "HSET",
     "HDEL",
     "LPUSH",
     "RPUSH",
     "RPOP",
+    "LMOVE",
     "LREM",
     "LSET",
     "ZADD",

@@ -424,8 +424,7 @@ pub const ROWS: &[Row] = &[
             "RMQ.RESERVE @q:pending @q:processing @map @exp 60000",
             "[[a pa <time> 1]]",
             &[
-                "RPOP @q:pending 1",
-                "LPUSH @q:processing a",
+                "LMOVE @q:pending @q:processing RIGHT LEFT",
                 "HSET @map a:attempts 1",
                 "ZADD @exp <time> a",
             ],
