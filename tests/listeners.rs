@@ -133,6 +133,33 @@ fn an_aof_that_is_switched_on_in_the_middle_of_traffic_has_everything() {
     assert_eq!(digest_from_disk(&server, "yes"), digest);
 }
 
+/// Enough calls after the AOF is gone that the module has noticed it.
+#[test]
+fn a_replica_and_an_aof_that_come_after_another_listener_has_gone_miss_nothing() {
+    let server = Server::builder()
+        .arg("appendonly", "yes")
+        .arg("appendfsync", "always")
+        .start();
+    let mut con = server.con();
+    traffic(&mut con, 0, 200);
+    ok!(con, "CONFIG", "SET", "appendonly", "no");
+    traffic(&mut con, 200, 2500);
+    let replica = Replica::of(&server);
+    traffic(&mut con, 2500, 2600);
+    assert_same(&replica, &server);
+    ok!(con, "CONFIG", "SET", "appendonly", "yes");
+    traffic(&mut con, 2600, 2700);
+    // The child that made the replica's snapshot may still be there.
+    let rewritten = || {
+        let persistence = server.info("persistence");
+        persistence["aof_rewrite_in_progress"] == "0" && persistence["aof_rewrite_scheduled"] == "0"
+    };
+    assert!(eventually(deadline(), rewritten));
+    assert_same(&replica, &server);
+    let digest = server.digest();
+    assert_eq!(digest_from_disk(&server, "yes"), digest);
+}
+
 #[test]
 fn an_aof_that_is_switched_on_while_a_snapshot_is_being_saved_has_everything() {
     let server = Server::builder()

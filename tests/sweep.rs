@@ -172,7 +172,7 @@ fn what_a_worker_settles_one_by_one_is_found_where_the_last_one_stood() {
 }
 
 #[test]
-fn deliveries_that_are_settled_as_a_whole_in_turn_are_found_where_the_last_one_stood() {
+fn deliveries_that_are_settled_as_a_whole_go_wherever_the_last_one_stood() {
     let server = Server::start();
     let mut con = server.con();
     let mut work = Work::new();

@@ -193,6 +193,16 @@ impl Lab {
         assert!(eventually(deadline(), done), "the snapshot ends");
     }
 
+    /// Whether every change goes into an append-only file, which is written out once a second.
+    pub fn write_aof(&mut self, on: bool) {
+        ok!(self.admin, "CONFIG", "SET", "appendonly", if on { "yes" } else { "no" });
+        let done = || {
+            let persistence = self.server.info("persistence");
+            persistence["aof_rewrite_in_progress"] == "0" && persistence["aof_enabled"] == if on { "1" } else { "0" }
+        };
+        assert!(eventually(deadline(), done), "the file is there");
+    }
+
     fn replication_offset(&self) -> u64 {
         let info = self.server.info("replication");
         assert_eq!(info["connected_slaves"], "1", "a replica listens");

@@ -2,11 +2,11 @@
 //! after the other, as a consumer has to. The next request depends on the last reply, so nothing is prepared.
 
 use std::rc::Rc;
-use std::time::Instant;
+use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
 use super::client::{bulks, send, Request, Script, Wire};
 use super::common::Rng;
-use super::workload::{fresh_id, payload, queue_field, Id, Scripts};
+use super::workload::{fresh_id, payload, Id, Scripts};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum System {
@@ -74,13 +74,68 @@ impl System {
     }
 }
 
+/// For how long mx-rmq keeps a message, and for how long it lets one be worked on, unless told otherwise.
+const TTL_MS: u64 = 86_400_000;
+const WORK_MS: u64 = 180_000;
+
+/// A deadline, as mx-rmq's client makes it.
+fn in_ms(span: u64) -> String {
+    let now = SystemTime::now().duration_since(UNIX_EPOCH).expect("a time after 1970");
+    (now.as_millis() as u64 + span).to_string()
+}
+
 /// Messages that wait in pending, for workers that only take and settle.
-pub fn publish_beforehand(messages: usize, out: &mut Wire) {
+pub fn publish_beforehand(system: System, messages: usize, scripts: &Scripts, out: &mut Wire) {
     let mut rng = Rng::from_seed(5);
     for _ in 0..messages {
-        let id = fresh_id(&mut rng);
-        send!(out, "HMSET", PAYLOADS, id, payload(&id), queue_field(&id), QUEUE);
-        send!(out, "LPUSH", PENDING, id);
+        publish(system, &[fresh_id(&mut rng)], scripts, out);
+    }
+}
+
+/// New messages, as each system's producer brings them. mx-rmq gives them a deadline at once.
+fn publish(system: System, ids: &[Id], scripts: &Scripts, wire: &mut Wire) {
+    match system {
+        System::Peer => {
+            for id in ids {
+                send!(
+                    wire,
+                    "EVALSHA",
+                    scripts.produce,
+                    "3",
+                    PAYLOADS,
+                    PENDING,
+                    EXPIRES,
+                    id,
+                    payload(id),
+                    QUEUE,
+                    in_ms(TTL_MS),
+                    "0"
+                );
+            }
+        }
+        System::Rmq => {
+            wire.begin(3 + 2 * ids.len());
+            wire.arg("RMQ.PUBLISH");
+            wire.arg(PAYLOADS);
+            wire.arg(PENDING);
+            for id in ids {
+                wire.arg(id);
+                wire.arg(payload(id));
+            }
+        }
+        System::Streams => {
+            for id in ids {
+                send!(wire, "XADD", STREAM, "*", "payload", payload(id));
+            }
+        }
+        System::Blmove => {
+            wire.begin(2 + ids.len());
+            wire.arg("LPUSH");
+            wire.arg(PENDING);
+            for id in ids {
+                wire.arg(payload(id));
+            }
+        }
     }
 }
 
@@ -138,50 +193,7 @@ impl Life {
 
     fn publish(&mut self) {
         let ids: Vec<Id> = (0..self.habit.count).map(|_| fresh_id(&mut self.rng)).collect();
-        let wire = &mut self.wire;
-        match self.habit.system {
-            System::Peer => {
-                for id in &ids {
-                    send!(
-                        wire,
-                        "EVALSHA",
-                        self.scripts.produce,
-                        "3",
-                        PAYLOADS,
-                        PENDING,
-                        EXPIRES,
-                        id,
-                        payload(id),
-                        QUEUE,
-                        "1800000000000",
-                        "0"
-                    );
-                }
-            }
-            System::Rmq => {
-                wire.begin(3 + 2 * ids.len());
-                wire.arg("RMQ.PUBLISH");
-                wire.arg(PAYLOADS);
-                wire.arg(PENDING);
-                for id in &ids {
-                    wire.arg(id);
-                    wire.arg(payload(id));
-                }
-            }
-            System::Streams => {
-                for id in &ids {
-                    send!(wire, "XADD", STREAM, "*", "payload", payload(id));
-                }
-            }
-            System::Blmove => {
-                wire.begin(2 + ids.len());
-                wire.arg("LPUSH");
-                wire.arg(PENDING);
-                for id in &ids {
-                    wire.arg(payload(id));
-                }
-            }
-        }
+        publish(self.habit.system, &ids, &self.scripts, &mut self.wire);
     }
 
     fn take(&mut self, worker: usize) {
@@ -190,14 +202,14 @@ impl Life {
         match self.habit.system {
             System::Peer => send!(wire, "BLMOVE", PENDING, PROCESSING, "RIGHT", "LEFT", "5"),
             System::Rmq => {
-                let (keys, lease_ms) = ([PENDING, PROCESSING, PAYLOADS, EXPIRES], "30000");
+                let (keys, lease_ms) = ([PENDING, PROCESSING, PAYLOADS, EXPIRES], WORK_MS.to_string());
                 let options: &[&str] = match self.habit.count {
                     1 => &["BLOCK", "5000"],
                     _ => &["COUNT", &count, "BLOCK", "5000"],
                 };
                 wire.begin(6 + options.len());
                 wire.arg("RMQ.RESERVE");
-                for argument in keys.iter().chain([&lease_ms]).chain(options) {
+                for argument in keys.iter().chain([&lease_ms.as_str()]).chain(options) {
                     wire.arg(argument);
                 }
             }
@@ -325,7 +337,7 @@ impl Script for Life {
             Stage::Publish => self.publish(),
             Stage::Take => self.take(worker),
             Stage::Fetch => send!(self.wire, "HGET", PAYLOADS, id),
-            Stage::Watch => send!(self.wire, "ZADD", EXPIRES, "1800000000000", id),
+            Stage::Watch => send!(self.wire, "ZADD", EXPIRES, in_ms(WORK_MS), id),
             Stage::Settle => {
                 let taken = self.settle(worker, replies);
                 assert_eq!(taken, self.habit.count, "as many as asked for were there");

@@ -15,6 +15,7 @@ mod report;
 mod workload;
 
 use std::path::PathBuf;
+use std::rc::Rc;
 use std::time::{Duration, Instant};
 
 use client::Wire;
@@ -425,6 +426,9 @@ impl Bench {
         let [peer, rmq, streams, blmove] = [System::Peer, System::Rmq, System::Streams, System::Blmove].map(Habit::of);
         let consume = [peer, rmq, peer.joined(), rmq.joined(), rmq.ten_at_a_time()];
         self.live("take and settle", false, &consume);
+        self.lab.write_aof(true);
+        self.live("take and settle, AOF", false, &consume);
+        self.lab.write_aof(false);
         let full = [
             peer,
             rmq,
@@ -462,14 +466,15 @@ impl Bench {
 
     fn one_life(&mut self, habit: Habit, publishes: bool, messages: usize) -> (EndToEnd, f64) {
         self.lab.delete_all();
+        let scripts = Rc::clone(&self.lab.scripts);
         self.lab.fill(|wire| {
             habit.system.prepare(wire);
             if !publishes {
-                publish_beforehand(messages, wire);
+                publish_beforehand(habit.system, messages, &scripts, wire);
             }
         });
         self.lab.reset_stats();
-        let mut life = Life::new(habit, publishes, messages, CLIENTS, &self.lab.scripts);
+        let mut life = Life::new(habit, publishes, messages, CLIENTS, &scripts);
         let (run, cpu_seconds) = self.lab.timed(CLIENTS, &mut life);
         assert_eq!(life.messages, messages);
         self.lab.assert_settled(&life::LISTS_AND_MAPS, life::STREAM);
