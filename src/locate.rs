@@ -445,7 +445,7 @@ fn pass_from(
     reach: Reach,
 ) -> Vec<(usize, Place)> {
     let enough = wanted.missing;
-    let mut places = Vec::new();
+    let mut places = Vec::with_capacity(enough);
     gather(list, (0..end).rev(), 0, (enough, patience), wanted, &mut places);
     places
         .into_iter()

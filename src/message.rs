@@ -129,7 +129,7 @@ impl Working<'_> {
                 remove_several(call, processing, ids, &self.expire_monitor, |index| had_trace[index] = true);
             }
         }
-        let mut watched: SmallVec<[StrRef; 1]> = SmallVec::new();
+        let mut watched: SmallVec<[StrRef; 1]> = SmallVec::with_capacity(ids.len());
         for (trace, id) in had_trace.iter_mut().zip(ids) {
             if self.expire_monitor.remove(*id) {
                 watched.push(*id);
@@ -183,7 +183,7 @@ fn remove_several(
 pub fn forget_payloads(call: &Call, payload_map: &mut HashKey, ids: &[StrRef], mut forgot: impl FnMut(usize)) {
     let mut own_fields: SmallVec<[[OwnedStr; 2]; 1]> = SmallVec::with_capacity(ids.len());
     own_fields.extend(ids.iter().map(|id| [queue_field(*id), attempts_field(*id)]));
-    let mut gone: SmallVec<[StrRef; 3]> = SmallVec::new();
+    let mut gone: SmallVec<[StrRef; 3]> = SmallVec::with_capacity(3 * ids.len());
     for (index, (id, [queue, attempts])) in ids.iter().zip(&own_fields).enumerate() {
         let fields = [*id, queue.as_ref(), attempts.as_ref()];
         let before = gone.len();
@@ -308,13 +308,13 @@ impl<'a> NewMessages<'a> {
     pub fn store(
         call: &Call,
         payload_map: &mut HashKey,
-        messages: impl Iterator<Item = (StrRef<'a>, StrRef<'a>)>,
+        messages: impl ExactSizeIterator<Item = (StrRef<'a>, StrRef<'a>)>,
         queue: StrRef,
         now: Now,
     ) -> Self {
-        let mut ids: SmallVec<[Option<NewId>; 1]> = SmallVec::new();
-        let mut own_fields: SmallVec<[OwnedStr; 2]> = SmallVec::new();
-        let mut payloads: SmallVec<[StrRef; 1]> = SmallVec::new();
+        let mut ids: SmallVec<[Option<NewId>; 1]> = SmallVec::with_capacity(messages.len());
+        let mut own_fields: SmallVec<[OwnedStr; 1]> = SmallVec::with_capacity(messages.len());
+        let mut payloads: SmallVec<[StrRef; 1]> = SmallVec::with_capacity(messages.len());
         let mut stale = Vec::new();
         for (id, payload) in messages {
             let id = if id.bytes() == b"*" {

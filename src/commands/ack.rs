@@ -42,10 +42,10 @@ impl Command for Ack {
         if deliveries.is_empty() || deliveries.len() % 2 != 0 {
             return Err(Error::WrongArity);
         }
-        let deliveries: SmallVec<[(StrRef, f64); 1]> = deliveries
-            .chunks_exact(2)
-            .map(|delivery| Ok((delivery[0], args::lease(delivery[1].bytes())?)))
-            .collect::<Result<_, Error>>()?;
+        let mut held: SmallVec<[(StrRef, f64); 1]> = SmallVec::with_capacity(deliveries.len() / 2);
+        for delivery in deliveries.chunks_exact(2) {
+            held.push((delivery[0], args::lease(delivery[1].bytes())?));
+        }
         distinct_keys(&[
             ("payload_map", payload_map.bytes()),
             ("processing", processing.bytes()),
@@ -53,11 +53,15 @@ impl Command for Ack {
         ])?;
         let mut working = Working::open(call, *payload_map, *processing, *expire_monitor)?;
 
-        let mut acked: SmallVec<[StrRef; 1]> = SmallVec::new();
+        let several = held.len() > 1;
+        let mut acked: SmallVec<[StrRef; 1]> = SmallVec::with_capacity(held.len());
         let mut seen: HashSet<&[u8], BuildHasherDefault<IdHasher>> = HashSet::default();
-        for (id, lease) in &deliveries {
+        if several {
+            seen.reserve(held.len());
+        }
+        for (id, lease) in &held {
             // The same delivery twice in one call counts once; an older lease of the same message counts for nothing.
-            if working.holds(*id, *lease) && (deliveries.len() == 1 || seen.insert(id.bytes())) {
+            if working.holds(*id, *lease) && (!several || seen.insert(id.bytes())) {
                 acked.push(*id);
             }
         }
@@ -65,7 +69,7 @@ impl Command for Ack {
         working.forget(call, &acked);
 
         stats::add(Counter::Acked, acked.len());
-        stats::add(Counter::Fenced, deliveries.len() - acked.len());
+        stats::add(Counter::Fenced, held.len() - acked.len());
         call.reply_integer(acked.len() as i64);
         Ok(())
     }

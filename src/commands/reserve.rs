@@ -142,7 +142,7 @@ impl<'c> Request<'c> {
         let mut expire_monitor = ZsetKey::open(call, self.expire_monitor, "expire_monitor")?;
 
         let lease = Now::read().lease(self.lease_ms);
-        let mut taken: SmallVec<[Taken; 1]> = SmallVec::new();
+        let mut taken: SmallVec<[Taken; 1]> = SmallVec::with_capacity(self.count.min(pending.len()));
         let mut dropped: Vec<OwnedStr> = Vec::new();
         while taken.len() < self.count {
             let Some(id) = pending.pop_right() else { break };
@@ -174,9 +174,9 @@ impl<'c> Request<'c> {
         }
 
         let lease_text = OwnedStr::new(&lease.text());
-        let mut ids: SmallVec<[StrRef; 1]> = SmallVec::new();
-        let mut counted: SmallVec<[StrRef; 2]> = SmallVec::new();
-        let mut leased: SmallVec<[StrRef; 2]> = SmallVec::new();
+        let mut ids: SmallVec<[StrRef; 1]> = SmallVec::with_capacity(taken.len());
+        let mut counted: SmallVec<[StrRef; 2]> = SmallVec::with_capacity(2 * taken.len());
+        let mut leased: SmallVec<[StrRef; 2]> = SmallVec::with_capacity(2 * taken.len());
         for message in &taken {
             let id = message.id.as_ref();
             processing.push(End::Left, id);
