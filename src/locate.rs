@@ -57,7 +57,9 @@ pub fn find(call: &Call, list: &mut ListKey, id: StrRef, deadlines: Option<&Zset
         return search(list, id, deadlines);
     }
     let track = Track::of(list.name().bytes(), 1);
-    let lead = track.leads(len, call.has_listeners()).find(|index| is_at(list, *index, id));
+    let lead = track
+        .leads(len, call.has_listeners())
+        .find(|index| is_at(list, *index, id));
     let place = match lead {
         Some(index) => Place {
             index,
@@ -538,7 +540,11 @@ mod tests {
         };
         assert_eq!(next(1, 100, &[]), [0; 0]);
         assert_eq!(next(1, 100, &[18, 18, 18]), [81, 82]);
-        assert_eq!(next(1, 100, &[17, 16, 15]), [84, 85], "at the same place or right of it");
+        assert_eq!(
+            next(1, 100, &[17, 16, 15]),
+            [84, 85],
+            "at the same place or right of it"
+        );
         assert_eq!(next(1, 16, &[]), [0, 1]);
         assert_eq!(next(1, 15, &[]), [0], "only within the list");
         assert_eq!(next(10, 100, &[]), [84, 94], "those of one call stand side by side");
@@ -546,7 +552,11 @@ mod tests {
         assert_eq!(next(1, 100, &[40]), [59, 60], "one miss is forgiven");
         assert_eq!(next(1, 100, &[20]), [0; 0], "two are not");
         assert_eq!(next(1, 100, &[20, 20]), [79, 80]);
-        assert_eq!(next(1, 100, &[0, 0, 0]), [0; 0], "the end itself is looked at first anyway");
+        assert_eq!(
+            next(1, 100, &[0, 0, 0]),
+            [0; 0],
+            "the end itself is looked at first anyway"
+        );
         assert_eq!(next(1, 100, &[3, 3, 3]), [96, 97]);
         assert_eq!(Track::of(b"list", 1).leads(100, true).next(), None, "effects are heard");
     }

@@ -126,7 +126,9 @@ impl Working<'_> {
                     had_trace[0] = true;
                 }
             } else {
-                remove_several(call, processing, ids, &self.expire_monitor, |index| had_trace[index] = true);
+                remove_several(call, processing, ids, &self.expire_monitor, |index| {
+                    had_trace[index] = true
+                });
             }
         }
         let mut watched: SmallVec<[StrRef; 1]> = SmallVec::with_capacity(ids.len());
