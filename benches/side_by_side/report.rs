@@ -364,8 +364,12 @@ impl Report<'_> {
         }
         let (peer, rmq) = (Habit::of(System::Peer), Habit::of(System::Rmq));
         for (work, habit, least) in [
-            ("RESERVE + ACK, 50 connections, one message at a time", rmq, 2.0),
-            ("the same, ACK and the next RESERVE in one write", rmq.joined(), 2.0),
+            (
+                "RESERVE + ACK, 50 connections, one message at a time, ACK with the next RESERVE",
+                rmq.joined(),
+                2.0,
+            ),
+            ("the same in separate round trips", rmq, 2.0),
             ("RESERVE + ACK, 50 connections, ten at a time", rmq.ten_at_a_time(), 6.0),
         ] {
             let find = |habit| {
