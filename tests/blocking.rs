@@ -600,8 +600,7 @@ fn the_effects_of_serving_a_waiting_client_are_replicated_once_after_what_woke_i
     let effects = |delivery: &Delivery| {
         let Delivery { id, lease, .. } = delivery;
         [
-            format!("RPOP {PENDING} 1"),
-            format!("LPUSH {WORK} {id}"),
+            format!("LMOVE {PENDING} {WORK} RIGHT LEFT"),
             format!("HSET {MAP} {id}:attempts 1"),
             format!("ZADD {DUE} {lease} {id}"),
         ]
@@ -764,7 +763,7 @@ fn the_module_is_not_unloaded_while_a_client_waits_and_is_afterwards() {
     assert_eq!(waiter.raw.read(), Reply::NilArray);
     drop(Waiter::start(&server));
     assert!(eventually(deadline(), || blocked_clients(&server) == 0));
-    ok!(con, "MODULE", "UNLOAD", "rmq");
+    con = server.unload();
     let error = err!(con, "RMQ.RESERVE", PENDING, WORK, MAP, DUE, 1000);
     assert!(error.starts_with("ERR unknown command"), "{error}");
     assert_eq!(Snapshot::of(&mut con).list(WORK), ["a"]);

@@ -6,7 +6,7 @@ use cases::*;
 use common::process::{free_port, in_repository, spawn_bound_to_this_process, TempDir};
 use common::server::{module, server_binary};
 use common::*;
-use redis::{Connection, Value};
+use redis::{Connection, ConnectionLike, Value};
 use std::collections::BTreeMap;
 use std::process::{Command, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -62,10 +62,10 @@ fn module_load_takes_arguments_and_module_loadex_settings() {
     let mut con = server.con();
     ok!(con, "MODULE", "LOAD", path(), "max-batch", 5);
     assert_eq!(batch(&mut con), 5);
-    ok!(con, "MODULE", "UNLOAD", "rmq");
+    con = server.unload();
     ok!(con, "MODULE", "LOADEX", path(), "CONFIG", "rmq.max-batch", 6);
     assert_eq!(batch(&mut con), 6);
-    ok!(con, "MODULE", "UNLOAD", "rmq");
+    con = server.unload();
     ok!(con, "MODULE", "LOADEX", path(), "ARGS", "max-batch", 7);
     assert_eq!(batch(&mut con), 7);
 }
@@ -81,8 +81,25 @@ fn a_refused_load_leaves_nothing_behind() {
         let settings: BTreeMap<String, String> = ask!(con, "CONFIG", "GET", "rmq.*");
         assert!(settings.is_empty(), "{settings:?}");
     }
-    err!(con, "MODULE", "LOADEX", path(), "CONFIG", "rmq.max-batch", 0);
-    assert!(loaded(&mut con).is_none());
+    // The last two are found out when the module has loaded already, and it is unloaded within the call.
+    for (setting, value) in [("rmq.max-batch", 0), ("rmq.bogus", 1), ("other.setting", 1)] {
+        err!(con, "MODULE", "LOADEX", path(), "CONFIG", setting, value);
+        assert!(loaded(&mut con).is_none());
+        ok!(con, "MULTI");
+        ok!(con, "MODULE", "LOADEX", path(), "CONFIG", setting, value);
+        ok!(con, "PING");
+        let replies = con.req_command(&command!("EXEC")).expect("the server is there");
+        assert!(matches!(
+            &items(replies)[..],
+            [Value::ServerError(_), Value::SimpleString(_)]
+        ));
+        assert!(loaded(&mut con).is_none());
+    }
+    // Nobody tells the code that is gone of a fork, or of a change of role.
+    ok!(con, "BGSAVE");
+    ok!(con, "REPLICAOF", "127.0.0.1", 1);
+    ok!(con, "REPLICAOF", "NO", "ONE");
+    assert!(server.is_alive());
     ok!(con, "MODULE", "LOAD", path());
     assert_eq!(batch(&mut con), 10_000);
 }
@@ -95,7 +112,7 @@ fn an_unloaded_module_takes_its_commands_with_it_and_leaves_the_data() {
     HERE.run(&mut con, &ROWS[0].effect);
     ok!(con, "CONFIG", "SET", "rmq.max-batch", 3);
     let data = Snapshot::of(&mut con);
-    ok!(con, "MODULE", "UNLOAD", "rmq");
+    con = server.unload();
     assert!(loaded(&mut con).is_none());
     for row in ROWS {
         assert!(!server.supports(row.name), "{}", row.name);
@@ -137,7 +154,7 @@ fn a_module_that_holds_a_waiting_client_is_not_unloaded() {
     assert!(error.contains("blocked clients"), "{error}");
     ok!(con, "RMQ.PUBLISH", "map", "q:pending", "a", "pa");
     assert!(matches!(waiting.read(), Reply::Array(messages) if messages.len() == 1));
-    ok!(con, "MODULE", "UNLOAD", "rmq");
+    con = server.unload();
     assert!(loaded(&mut con).is_none());
 }
 
@@ -157,7 +174,7 @@ fn a_transaction_that_holds_a_queued_call_does_not_run_code_that_is_gone() {
             holder.call(&HERE.words(row.effect.call)),
             Reply::Simple("QUEUED".into())
         );
-        ok!(con, "MODULE", "UNLOAD", "rmq");
+        con = server.unload();
         holder.send(&["EXEC"]);
         assert!(matches!(holder.try_read_raw(), Ok(None)), "the connection is closed");
         assert_eq!(text(ok!(con, "PING")), "PONG");
@@ -175,7 +192,7 @@ fn a_client_that_repeats_its_last_call_after_the_module_is_gone_meets_no_code_th
         HERE.set_up(&mut con, row.setup);
         let mut client = Raw::connect(&server);
         client.call(&HERE.words(row.idle.call));
-        ok!(con, "MODULE", "UNLOAD", "rmq");
+        con = server.unload();
         let before = Snapshot::of(&mut con);
         // Where the server would have kept the command, the connection is closed; elsewhere it goes on.
         client.send(&HERE.words(row.idle.call));
@@ -199,7 +216,7 @@ fn an_unload_inside_of_a_transaction_answers_its_caller() {
     ok!(con, "MODULE", "UNLOAD", "rmq");
     let replies = items(ok!(con, "EXEC"));
     assert_eq!(text(replies[0].clone()), "OK");
-    assert!(loaded(&mut con).is_none());
+    assert!(loaded(&mut server.con()).is_none());
 }
 
 #[test]
@@ -232,10 +249,9 @@ fn loading_and_unloading_under_traffic_loses_nothing() {
             })
         };
         let producers = [traffic(0), traffic(1)];
-        let mut con = server.con();
         for _ in 0..ROUNDS {
             std::thread::sleep(Duration::from_millis(10));
-            ok!(con, "MODULE", "UNLOAD", "rmq");
+            let mut con = server.unload();
             std::thread::sleep(Duration::from_millis(2));
             ok!(con, "MODULE", "LOAD", path());
         }

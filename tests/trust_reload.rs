@@ -81,7 +81,7 @@ fn the_module_is_not_unloaded_under_a_client_that_waits_and_the_client_is_served
     assert!(refusal.contains("blocked"), "{refusal}");
     ok!(con, "RMQ.PUBLISH", "payloads", "q:pending", "a", "1");
     assert!(matches!(waiting.read(), Reply::Array(rows) if rows.len() == 1));
-    ok!(con, "MODULE", "UNLOAD", "rmq");
+    con = server.unload();
     ok!(con, "MODULE", "LOAD", server::module().to_str().unwrap());
     let keys: Vec<String> = ask!(con, "LRANGE", "q:processing", 0, -1);
     assert_eq!(keys, ["a"]);
@@ -98,8 +98,7 @@ fn the_clients_can_be_listed_after_the_module_is_gone_and_while_it_comes_and_goe
         for con in &mut idle {
             ok!(con, "RMQ.NEXTDELAY", "delays");
         }
-        let mut con = server.con();
-        ok!(con, "MODULE", "UNLOAD", "rmq");
+        let mut con = server.unload();
         // What was freed is used for other things.
         for n in 0..200 {
             ok!(con, "SET", format!("key{n}"), "x".repeat(8 * (n % 60) + round % 7));

@@ -1,6 +1,9 @@
 //! The server's function table. A function that a server lacks is a `None`, whatever version number that server
 //! reports; so the load asks for each function the module needs, once, and every later use may rely on it.
 
+use std::ffi::{c_void, CStr};
+use std::ptr::null_mut;
+
 use redis_module::raw;
 
 /// Calls an API function that `missing()` has checked at load.
@@ -92,6 +95,24 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_FreeCallReply,
         RedisModule_GetCommandKeys,
         RedisModule_BlockClientOnKeys,
+        RedisModule_DeauthenticateAndCloseClient,
     );
     None
+}
+
+/// Looks up a function that the crate does not know; null where the server does not have it.
+pub fn look_up(name: &CStr) -> *mut c_void {
+    let mut function: *mut c_void = null_mut();
+    // SAFETY: the name ends in NUL; the server stores a pointer, or nothing.
+    unsafe {
+        if let Some(get) = raw::RedisModule_GetApi {
+            get(name.as_ptr(), (&raw mut function).cast());
+        }
+    }
+    function
+}
+
+/// Valkey has its functions under a name of its own too.
+pub fn is_valkey() -> bool {
+    !look_up(c"ValkeyModule_Call").is_null()
 }

@@ -11,7 +11,7 @@ use super::api;
 use super::call::Call;
 use super::command::{self, Command};
 use super::key::{look_at_server_version, promise_slot_migration, signal_on_close};
-use super::{config, info, listeners, log, unload};
+use super::{config, events, info, log, unload};
 use crate::error::Error;
 use crate::stats::{self, Counter};
 
@@ -29,6 +29,7 @@ pub unsafe extern "C" fn handler<C: Command>(
 ) -> c_int {
     // SAFETY: context and arguments are the server's, and outlive this frame.
     let call = unsafe { Call::new(ctx, argv, argc) };
+    unload::in_service();
     // The server has checked the number of arguments against the table.
     let result = guarded(|| C::run(&call));
     fire_events(&call);
@@ -171,11 +172,11 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         look_at_server_version();
         call.remember_cluster_mode();
         config::register(&call)?;
-        listeners::watch(ctx)?;
         command::look_for_field_expiry(ctx);
         command::look_for_plain_commands(ctx)?;
         command::register(ctx, crate::COMMANDS)?;
-        info::register(ctx)
+        info::register(ctx)?;
+        events::watch(ctx)
     }));
     match loaded {
         Ok(Ok(())) => OK,

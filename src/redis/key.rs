@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicBool, AtomicU32, Ordering};
 
 use redis_module::raw;
 
-use super::api::api;
+use super::api::{api, look_up};
 use super::call::{Event, EventName};
 use super::{Call, OwnedStr, StrRef};
 use crate::error::Error;
@@ -228,15 +228,11 @@ static ALWAYS: AtomicU32 =
 /// Without this promise Valkey 9 refuses CLUSTER MIGRATESLOTS on every node that has the module. The bit is asked for
 /// by Valkey's own name, since to Redis it may come to mean something else.
 pub(super) fn promise_slot_migration() {
-    let mut known: Option<unsafe extern "C" fn() -> c_int> = None;
-    // SAFETY: the name ends in NUL, and a function pointer of this type is what the server stores for it, if it has it.
+    let function = look_up(c"ValkeyModule_GetModuleOptionsAll");
+    // SAFETY: null is None, and anything else that the server has under this name is a function of this type.
     let known = unsafe {
-        raw::RedisModule_GetApi
-            .and_then(|get| {
-                get(c"ValkeyModule_GetModuleOptionsAll".as_ptr(), (&raw mut known).cast());
-                known
-            })
-            .map_or(0, |all| all())
+        let all: Option<unsafe extern "C" fn() -> c_int> = std::mem::transmute(function);
+        all.map_or(0, |all| all())
     };
     ALWAYS.fetch_or(known as u32 & ATOMIC_SLOT_MIGRATION, Ordering::Relaxed);
 }

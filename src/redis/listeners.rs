@@ -9,7 +9,7 @@
 //! backlog comes only with a change of role or with the loading of data, which are such events too. In a cluster, where
 //! slots move by ways of their own, somebody always listens.
 
-use std::ffi::{c_int, c_void};
+use std::ffi::c_int;
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 
 use redis_module::raw;
@@ -23,31 +23,8 @@ const SOMEBODY: u8 = 2;
 
 static STATE: AtomicU8 = AtomicU8::new(UNKNOWN);
 
-/// From now on, events make the module ask again.
-pub(super) fn watch(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
-    STATE.store(UNKNOWN, Ordering::Relaxed);
-    for id in [
-        raw::REDISMODULE_EVENT_FORK_CHILD,
-        raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
-        raw::REDISMODULE_EVENT_REPLICA_CHANGE,
-        raw::REDISMODULE_EVENT_LOADING,
-    ] {
-        let event = raw::RedisModuleEvent { id, dataver: 1 };
-        // SAFETY: the context is that of the load; the callback is a function of this module.
-        let status = unsafe { api!(RedisModule_SubscribeToServerEvent(ctx, event, Some(on_event))) };
-        if status != raw::REDISMODULE_OK as c_int {
-            return Err(format!("the server does not tell of event {id}"));
-        }
-    }
-    Ok(())
-}
-
-unsafe extern "C" fn on_event(
-    _ctx: *mut raw::RedisModuleCtx,
-    _event: raw::RedisModuleEvent,
-    _subevent: u64,
-    _data: *mut c_void,
-) {
+/// A listener may have come.
+pub(super) fn ask_again() {
     STATE.store(UNKNOWN, Ordering::Relaxed);
 }
 

@@ -9,6 +9,7 @@ pub mod call;
 pub mod command;
 pub mod config;
 mod entry;
+mod events;
 pub mod info;
 pub mod key;
 mod listeners;

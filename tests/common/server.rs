@@ -2,7 +2,7 @@
 
 use super::process::{free_port, in_repository, spawn_bound_to_this_process, TempDir};
 use super::resp::Raw;
-use super::{deadline, eventually};
+use super::{cmd, deadline, eventually, ok};
 use redis::{Connection, ConnectionAddr, IntoConnectionInfo, ProtocolVersion, RedisConnectionInfo};
 use std::collections::HashMap;
 use std::fs::{self, OpenOptions};
@@ -261,6 +261,12 @@ impl Server {
     /// A fresh connection, RESP2.
     pub fn con(&self) -> Connection {
         self.connect(RedisConnectionInfo::default())
+    }
+
+    /// Unloads the module, which may close any connection; the one that comes back is fresh.
+    pub fn unload(&self) -> Connection {
+        ok!(self.con(), "MODULE", "UNLOAD", "rmq");
+        self.con()
     }
 
     pub fn con_resp3(&self) -> Connection {
