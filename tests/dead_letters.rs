@@ -618,3 +618,23 @@ fn a_batch_above_the_largest_is_lowered_to_it() {
     }
     assert_eq!(redrive(&mut con, 1_000_000).len(), 3);
 }
+
+/// move_to_dlq.lua queues an id again each time.
+#[test]
+fn an_id_that_a_script_has_put_among_the_dead_letters_several_times_stands_there_once() {
+    let server = Server::start();
+    let mut con = server.con();
+    let replica = Replica::of(&server);
+    for before in [&["a", "b", "a"][..], &["a", "a"], &["b", "a", "a", "c", "a"]] {
+        ok!(con, "DEL", DLQ, DLQ_MAP);
+        ok!(con, "RPUSH", DLQ, before);
+        ok!(con, "HSET", DLQ_MAP, "a", 1, "b", 2, "c", 3);
+        publish(&mut con, "a");
+        ok!(con, "RMQ.DEADLETTER", DLQ_MAP, DLQ, DUE, MAP, WORK, "a", "p");
+        let mut expected = vec!["a"];
+        expected.extend(before.iter().filter(|id| **id != "a"));
+        assert_eq!(Snapshot::of(&mut con).list(DLQ), expected);
+    }
+    replica.wait_synced();
+    assert_eq!(replica.digest(), server.digest());
+}

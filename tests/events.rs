@@ -20,8 +20,12 @@ fn by_key(events: Vec<(String, String)>) -> BTreeMap<String, Vec<String>> {
 
 /// The keys that a stream of plain commands names.
 fn keys_of(step: &Step) -> BTreeSet<String> {
-    let key = |line: &&str| HERE.words(line)[1].clone();
-    step.stream.iter().map(key).collect()
+    let keys = |line: &&str| {
+        let words = HERE.words(line);
+        let past = if words[0] == "LMOVE" { 3 } else { 2 };
+        words[1..past].to_vec()
+    };
+    step.stream.iter().flat_map(keys).collect()
 }
 
 #[test]

@@ -589,3 +589,31 @@ fn a_message_that_is_in_no_working_key_is_recorded_all_the_same() {
     assert_eq!(Snapshot::of(&mut con).keys(), [QUEUE, RECORDS]);
     assert_eq!(record(&mut con, "a")["original_payload"], "payload of a");
 }
+
+#[test]
+fn an_id_that_stands_in_the_queue_several_times_stands_there_once_and_takes_the_place_of_nobody() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RPUSH", "eq", "a", "b", "a");
+    ok!(con, "HSET", "em", "a", 1, "b", 2);
+    ok!(
+        con,
+        "RMQ.PARSEERR",
+        "em",
+        "eq",
+        "p",
+        "e",
+        "m",
+        "a",
+        "{",
+        "t",
+        "bad",
+        1,
+        "",
+        2
+    );
+    let after = Snapshot::of(&mut con);
+    assert_eq!(after.list("eq"), ["a", "b"]);
+    let records: Vec<String> = after.hash("em").into_keys().collect();
+    assert_eq!(records, ["a", "b"]);
+}

@@ -207,6 +207,47 @@ fn attempts_that_are_no_count_start_at_one() {
     assert_eq!(reserve(&mut con).attempts, i64::MAX);
 }
 
+/// TIMEOUTS finds the list of an overdue message by its `<id>:queue`; one that nobody wrote would be lost with its worker.
+#[test]
+fn a_message_that_was_filled_in_by_hand_without_queue_comes_back_when_its_worker_dies() {
+    let server = Server::start();
+    let mut con = server.con();
+    let replica = Replica::of(&server);
+    ok!(con, "HSET", MAP, "a", "A", "b", "B", "b:queue", "elsewhere");
+    ok!(con, "LPUSH", PENDING, "a", "b");
+    let taken = ok!(con, "RMQ.RESERVE", PENDING, WORK, MAP, DUE, 1, "COUNT", 2);
+    assert_eq!(items(taken).len(), 2);
+    let map = Snapshot::of(&mut con).hash(MAP);
+    assert_eq!(map["a:queue"], QUEUE);
+    assert_eq!(map["b:queue"], "elsewhere", "one that is there stays");
+    let back = || text_rows(ok!(server.con(), "RMQ.TIMEOUTS", DUE, MAP, "*", 10, "CLAIM", 1000));
+    assert!(eventually(deadline(), || back() == [["a", "A", QUEUE]]));
+    replica.wait_synced();
+    assert_eq!(replica.digest(), server.digest());
+}
+
+#[test]
+fn no_queue_is_made_up_for_a_processing_list_that_is_not_named_after_one() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "HSET", "m", "a", "A");
+    ok!(con, "LPUSH", "p", "a");
+    ok!(con, "RMQ.RESERVE", "p", "w", "m", "e", 1000);
+    let fields: Vec<String> = Snapshot::of(&mut con).hash("m").into_keys().collect();
+    assert_eq!(fields, ["a", "a:attempts"]);
+}
+
+#[test]
+fn an_empty_name_for_processing_is_refused_because_no_command_could_settle_what_stands_there() {
+    let server = Server::start();
+    let mut con = server.con();
+    publish(&mut con, "a");
+    let before = Snapshot::of(&mut con);
+    let error = err!(con, "RMQ.RESERVE", PENDING, "", MAP, DUE, 1000);
+    assert_eq!(error, "ERR processing must be a key, not empty");
+    before.assert_unchanged(&mut con);
+}
+
 #[test]
 fn ids_without_payload_are_dropped_on_the_way_with_all_that_is_left_of_them() {
     let server = Server::start();
@@ -232,7 +273,7 @@ fn ids_without_payload_are_dropped_on_the_way_with_all_that_is_left_of_them() {
     assert_eq!(after.list(WORK), ["b", "a"]);
     assert_eq!(after.keys(), [DUE, WORK, MAP]);
     let left: Vec<String> = after.hash(MAP).into_keys().collect();
-    assert_eq!(left, ["a", "a:attempts", "b", "b:attempts"]);
+    assert_eq!(left, ["a", "a:attempts", "a:queue", "b", "b:attempts", "b:queue"]);
     assert_eq!(counter(&server, "dropped"), 3);
     assert_eq!(counter(&server, "reserved"), 2);
 }

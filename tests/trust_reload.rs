@@ -40,6 +40,7 @@ fn the_module_is_unloaded_and_loaded_again_under_traffic() {
                     }
                 }
             }
+            con = server.con();
             assert!(err!(con, "RMQ.NEXTDELAY", "x").starts_with("ERR unknown command"));
             sleep(Duration::from_millis(rng.range(0..50) as u64));
             ok!(con, "MODULE", "LOAD", module);

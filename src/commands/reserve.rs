@@ -2,13 +2,13 @@
 //!
 //! Takes the oldest messages: out of pending, into processing, lease set, attempt counted, payload fetched, in one
 //! step. Each is told as [id, payload, lease, attempts]; the lease is the score in expire_monitor, and whoever can show
-//! it may settle the message. Ids without payload are dropped on the way. With BLOCK the server holds the client until
-//! something fills pending.
+//! it may settle the message. Ids without payload are dropped on the way; a missing `<id>:queue` is restored, since without
+//! it TIMEOUTS would not find the message again. With BLOCK the server holds the client until something fills pending.
 
 use crate::args::{self, distinct_keys, Opt};
 use crate::clock::{Lease, Now};
 use crate::error::Error;
-use crate::message::{attempts_field, forget_payloads};
+use crate::message::{attempts_field, forget_payloads, queue_field, PROCESSING};
 use crate::redis::acl::User;
 use crate::redis::blocking::{self, Waits};
 use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
@@ -37,6 +37,8 @@ struct Taken {
     attempts_field: OwnedStr,
     attempts: i64,
     attempts_text: OwnedStr,
+    /// `<id>:queue`, where it was missing.
+    queue_field: Option<OwnedStr>,
 }
 
 /// What was in pending.
@@ -125,6 +127,13 @@ impl<'c> Request<'c> {
             count: count.min(settings::MAX_BATCH.get()) as usize,
             block_ms: block.map(|ms| args::delay_ms("BLOCK", ms.bytes())).transpose()?,
         };
+        // The commands that settle a message take an empty name for none.
+        if processing.is_empty() {
+            return Err(Error::Invalid {
+                argument: "processing",
+                expected: "a key, not empty",
+            });
+        }
         distinct_keys(&[
             ("pending", pending.bytes()),
             ("processing", processing.bytes()),
@@ -142,13 +151,18 @@ impl<'c> Request<'c> {
         let mut expire_monitor = ZsetKey::open(call, self.expire_monitor, "expire_monitor")?;
 
         let lease = Now::read().lease(self.lease_ms);
+        let queue = self.processing.bytes().strip_suffix(PROCESSING).map(OwnedStr::new);
         let mut taken: SmallVec<[Taken; 1]> = SmallVec::with_capacity(self.count.min(pending.len()));
         let mut dropped: Vec<OwnedStr> = Vec::new();
         while taken.len() < self.count {
             let Some(id) = pending.pop_right() else { break };
             match payload_map.get(id.as_ref()) {
                 // Counted at once: the same id may stand in pending twice, and is delivered twice then.
-                Some(payload) => taken.push(Taken::count(id, payload, &mut payload_map, &mut expire_monitor, lease)),
+                Some(payload) => {
+                    let mut message = Taken::count(id, payload, &mut payload_map, &mut expire_monitor, lease);
+                    message.restore_queue(&mut payload_map, queue.as_ref());
+                    taken.push(message);
+                }
                 None => dropped.push(id),
             }
             if dropped.len() >= settings::MAX_BATCH.as_usize() {
@@ -182,6 +196,9 @@ impl<'c> Request<'c> {
             processing.push(End::Left, id);
             ids.push(id);
             counted.extend([message.attempts_field.as_ref(), message.attempts_text.as_ref()]);
+            if let (Some(field), Some(queue)) = (&message.queue_field, &queue) {
+                counted.extend([field.as_ref(), queue.as_ref()]);
+            }
             leased.extend([lease_text.as_ref(), id]);
         }
         if !moved_alone {
@@ -236,6 +253,16 @@ impl Taken {
             attempts_field,
             attempts,
             attempts_text,
+            queue_field: None,
+        }
+    }
+
+    fn restore_queue(&mut self, payload_map: &mut HashKey, queue: Option<&OwnedStr>) {
+        let Some(queue) = queue else { return };
+        let field = queue_field(self.id.as_ref());
+        if !payload_map.has(field.as_ref()) {
+            payload_map.set(field.as_ref(), queue.as_ref());
+            self.queue_field = Some(field);
         }
     }
 }

@@ -734,6 +734,9 @@ impl Model {
             let attempts = before.filter(|count| *count > 0).unwrap_or(0) + 1;
             self.hash_mut(map)
                 .insert(attempts_field(&id), attempts.to_string().into_bytes());
+            if let Some(queue) = processing.strip_suffix(b":processing") {
+                self.hash_mut(map).entry(queue_field(&id)).or_insert(queue.to_vec());
+            }
             self.list_mut(processing).insert(0, id.clone());
             // The lease is the score, to the last digit.
             let lease = match told.get(expected.len()) {
@@ -859,19 +862,11 @@ impl Model {
             self.hash_mut(dlq_map).insert(queue_field(id), queue);
         }
         self.hash_mut(dlq_map).insert((*id).clone(), (*payload).clone());
-        let before = self.list(dlq).to_vec();
-        let replaced: &[&Bytes] = if again { &[id] } else { &[] };
-        let expected = expected_counts(&before, replaced);
-        match observed_list(step, dlq) {
-            [first, rest @ ..] if first == *id && is_rest_of(&before, rest, &expected) => {
-                *self.list_mut(dlq) = observed_list(step, dlq).to_vec();
-            }
-            other => wrong!(
-                "dlq was {}\n    and is {}",
-                show(&Value::List(before)),
-                show(&Value::List(other.to_vec()))
-            ),
+        let dead = self.list_mut(dlq);
+        if again {
+            dead.retain(|other| other != *id);
         }
+        dead.insert(0, (*id).clone());
         self.forget(step, map, processing, expires, &[id])?;
         let told = if lease.is_some() { Reply::Int(1) } else { ok() };
         expect(step, &told)
