@@ -78,14 +78,15 @@ lazy_static::lazy_static! {
 
 /// Puts an id at the left of a list; if it may stand there already, it stands there once afterwards.
 pub fn push_once(call: &Call, list: &mut ListKey, id: StrRef, may_stand_already: bool) {
-    while may_stand_already {
+    if may_stand_already {
         // Several times where a script has put it there each time.
-        let Some(index) = list.last_place_of(id) else { break };
-        if index == 0 {
-            return;
+        while let Some(index) = list.last_place_of(id) {
+            if index == 0 {
+                return;
+            }
+            let reach = Reach::FromRight;
+            remove_from_list(call, list, Place { index, reach }, id);
         }
-        let reach = Reach::FromRight;
-        remove_from_list(call, list, Place { index, reach }, id);
     }
     list.push(End::Left, id);
     call.replicate(c"LPUSH", list.name(), &[id]);
