@@ -50,8 +50,8 @@ pub enum Reach {
     ByIndex,
 }
 
-/// One id. `deadlines` is where the ids' deadlines are, if they have any.
-pub fn find(call: &Call, list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option<Place> {
+/// One id. `deadlines` is where the ids' deadlines are.
+pub fn find(call: &Call, list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) -> Option<Place> {
     let len = list.len();
     if len <= HANDFUL {
         return search(list, id, deadlines);
@@ -75,7 +75,7 @@ fn is_at(list: &mut ListKey, index: usize, id: StrRef) -> bool {
     list.at(index).is_some_and(|element| element.bytes() == id.bytes())
 }
 
-fn search(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option<Place> {
+fn search(list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) -> Option<Place> {
     let len = list.len();
     let place = |index: usize, reach: Reach| Some(Place { index, reach });
 
@@ -83,9 +83,9 @@ fn search(list: &mut ListKey, id: StrRef, deadlines: Option<&ZsetKey>) -> Option
     if is_at(list, last, id) {
         return place(last, Reach::FromRight);
     }
-    let course = match deadlines {
-        Some(deadlines) if len > SHORT && deadlines.len() > SHORT => course(list, id, deadlines),
-        _ => Course::Unknown,
+    let course = match len > SHORT && deadlines.len() > SHORT {
+        true => course(list, id, deadlines),
+        false => Course::Unknown,
     };
     let (near_right, near_left) = match course {
         Course::Unknown if len <= HANDFUL => (len, 0),

@@ -124,7 +124,7 @@ impl Working<'_> {
         let mut had_trace: SmallVec<[bool; 1]> = smallvec![false; ids.len()];
         if let Some(processing) = &mut self.processing {
             if let [id] = ids {
-                if let Some(place) = locate::find(call, processing, *id, Some(&self.expire_monitor)) {
+                if let Some(place) = locate::find(call, processing, *id, &self.expire_monitor) {
                     remove_from_list(call, processing, place, *id);
                     had_trace[0] = true;
                 }
@@ -228,7 +228,7 @@ impl Working<'_> {
         let place = self
             .processing
             .as_mut()
-            .and_then(|list| locate::find(call, list, id, Some(&self.expire_monitor)));
+            .and_then(|list| locate::find(call, list, id, &self.expire_monitor));
         if place.is_none() && !self.payload_map.has(id) {
             return Err(Error::NoMessage);
         }
