@@ -1,20 +1,26 @@
 """A worker for one queue. Start as many as you like; Ctrl-C or SIGTERM ends one, after the message in hand."""
-import contextlib
 import json
 import os
 import signal
 import time
 import redis
 
-QUEUE = os.environ.get("QUEUE", "app:orders")
-PENDING, PROCESSING = f"{QUEUE}:pending", f"{QUEUE}:processing"
+PENDING, PROCESSING = "app:orders:pending", "app:orders:processing"
 PAYLOADS, EXPIRES, DELAYS, DLQ_MAP, DLQ = "app:payloads", "app:expires", "app:delays", "app:dlq:data", "app:dlq"
 LEASE_MS, BLOCK_MS, MAX_ATTEMPTS = 30_000, 1000, 3
+url = os.environ.get("REDIS_URL", "redis://127.0.0.1:6379")  # the client waits longer than the server holds it:
+pipeline = redis.from_url(url, socket_timeout=BLOCK_MS / 1000 + 5).pipeline(transaction=False)
+settle = pipeline.execute_command  # goes out with what is sent next, mostly a RESERVE: one round trip for both
 
-# The client must have more patience than the server, which holds it for BLOCK_MS.
-client = redis.from_url(os.environ.get("REDIS_URL", "redis://127.0.0.1:6379"), socket_timeout=BLOCK_MS / 1000 + 5)
-call, pipeline = client.execute_command, client.pipeline(transaction=False)
-settle = pipeline.execute_command  # goes out with the next RESERVE: one round trip for both
+
+def send(*command):
+    *settled, reply = pipeline.execute_command(*command).execute(raise_on_error=False)
+    for result in settled:
+        if result == 0 or isinstance(result, Exception):  # 0: the lease had run out
+            print("not settled:", result, flush=True)
+    if isinstance(reply, Exception):
+        raise reply
+    return reply
 
 
 def handle(order, attempts):
@@ -45,15 +51,9 @@ signal.signal(signal.SIGTERM, lambda *_: stop.append("now"))
 while not stop:
     if (now := time.monotonic()) >= next_tick:
         next_tick = now + 1
-        # Messages whose delay is over become pending; those of workers that died are tried again.
-        call("RMQ.DELAYTICK", DELAYS, PAYLOADS, 100)
-        for id, payload, queue in call("RMQ.TIMEOUTS", EXPIRES, PAYLOADS, "*", 100, "CLAIM", LEASE_MS):
-            with contextlib.suppress(redis.ResponseError):  # NOMSG: somebody settled it meanwhile
-                call("RMQ.RETRY", PAYLOADS, DELAYS, EXPIRES, queue + b":processing", id, payload, 0)
-    pipeline.execute_command("RMQ.RESERVE", PENDING, PROCESSING, PAYLOADS, EXPIRES, LEASE_MS, "BLOCK", BLOCK_MS)
-    *settled, taken = pipeline.execute()
-    if 0 in settled:
-        print("too late: the lease had run out", flush=True)
-    for message in taken or []:
+        send("RMQ.DELAYTICK", DELAYS, PAYLOADS, 100)  # messages whose delay is over become pending
+        for id, payload, queue in send("RMQ.TIMEOUTS", EXPIRES, PAYLOADS, "*", 100, "CLAIM", LEASE_MS):
+            settle("RMQ.RETRY", PAYLOADS, DELAYS, EXPIRES, queue + b":processing", id, payload, 0)  # its worker died
+    for message in send("RMQ.RESERVE", PENDING, PROCESSING, PAYLOADS, EXPIRES, LEASE_MS, "BLOCK", BLOCK_MS) or []:
         process(*message)
-pipeline.execute()
+send("PING")

@@ -59,7 +59,7 @@ pub fn find(call: &Call, list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) ->
     let track = Track::of(list.name().bytes(), 1);
     let lead = track
         .leads(len, call.has_listeners())
-        .find(|index| is_at(list, *index, id));
+        .find(|index| list.is_at(*index, id));
     let place = match lead {
         Some(index) => Place {
             index,
@@ -71,16 +71,12 @@ pub fn find(call: &Call, list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) ->
     Some(place)
 }
 
-fn is_at(list: &mut ListKey, index: usize, id: StrRef) -> bool {
-    list.at(index).is_some_and(|element| element.bytes() == id.bytes())
-}
-
 fn search(list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) -> Option<Place> {
     let len = list.len();
     let place = |index: usize, reach: Reach| Some(Place { index, reach });
 
     let last = len.checked_sub(1)?;
-    if is_at(list, last, id) {
+    if list.is_at(last, id) {
         return place(last, Reach::FromRight);
     }
     let course = match len > SHORT && deadlines.len() > SHORT {
@@ -94,7 +90,7 @@ fn search(list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) -> Option<Place> 
     };
     if matches!(course, Course::Right | Course::Unknown) {
         for index in (len - near_right..last).rev() {
-            if is_at(list, index, id) {
+            if list.is_at(index, id) {
                 return place(index, Reach::FromRight);
             }
         }
@@ -106,7 +102,7 @@ fn search(list: &mut ListKey, id: StrRef, deadlines: &ZsetKey) -> Option<Place> 
         return place(index, Reach::ByIndex);
     }
     for index in 0..near_left {
-        if is_at(list, index, id) {
+        if list.is_at(index, id) {
             return place(index, Reach::FromLeft);
         }
     }

@@ -76,20 +76,23 @@ lazy_static::lazy_static! {
     static ref MARK: String = format!("rmq:removed:{:016x}", crate::id::random_bits());
 }
 
-/// Puts an id at the left of a list; if it may stand there already, it stands there once afterwards.
+/// Puts an id at the left of a list; if it may stand there already, once or several times, it stands there once afterwards.
 pub fn push_once(call: &Call, list: &mut ListKey, id: StrRef, may_stand_already: bool) {
-    if may_stand_already {
-        // Several times where a script has put it there each time.
-        while let Some(index) = list.last_place_of(id) {
-            if index == 0 {
-                return;
-            }
-            let reach = Reach::FromRight;
-            remove_from_list(call, list, Place { index, reach }, id);
-        }
+    let places = if may_stand_already {
+        list.places_of(id)
+    } else {
+        Vec::new()
+    };
+    let at_the_left = places.first() == Some(&0);
+    let elsewhere = &places[usize::from(at_the_left)..];
+    if !elsewhere.is_empty() {
+        list.remove_at_once(elsewhere);
+        call.replicate_lrem(list.name(), -(elsewhere.len() as i64), id);
     }
-    list.push(End::Left, id);
-    call.replicate(c"LPUSH", list.name(), &[id]);
+    if !at_the_left {
+        list.push(End::Left, id);
+        call.replicate(c"LPUSH", list.name(), &[id]);
+    }
 }
 
 /// The keys that a message in work stands in.

@@ -638,3 +638,48 @@ fn an_id_that_a_script_has_put_among_the_dead_letters_several_times_stands_there
     replica.wait_synced();
     assert_eq!(replica.digest(), server.digest());
 }
+
+/// A script that failed again and again may have left thousands.
+#[test]
+fn older_occurrences_of_a_dead_letter_go_in_one_step() {
+    let server = Server::start();
+    let mut con = server.con();
+    let others: Vec<String> = (0..50).map(|n| format!("other{n}")).collect();
+    ok!(con, "RPUSH", DLQ, "first", vec!["a"; 40], &others, vec!["a"; 3]);
+    ok!(con, "HSET", DLQ_MAP, "a", 1, "first", 2);
+    publish(&mut con, "a");
+    let tap = ReplicaTap::attach(&server);
+    let mut events = Events::subscribe(&server);
+    events.until_marker(&mut con);
+    tap.commands_until_marker(&mut con);
+    ok!(con, "RMQ.DEADLETTER", DLQ_MAP, DLQ, DUE, MAP, WORK, "a", "p");
+    let on_dlq = format!(" {DLQ} ");
+    let sent: Vec<String> = tap.lines_until_marker(&mut con);
+    let sent: Vec<&String> = sent.iter().filter(|line| line.contains(&on_dlq)).collect();
+    assert_eq!(sent, [&format!("LREM {DLQ} -43 a"), &format!("LPUSH {DLQ} a")]);
+    let heard = events.lines_until_marker(&mut con);
+    let heard = heard
+        .iter()
+        .filter(|line| line.split(' ').any(|word| word == DLQ))
+        .count();
+    assert_eq!(heard, 2, "one lrem, one lpush");
+    let dead = Snapshot::of(&mut con).list(DLQ);
+    assert_eq!(dead[..2], ["a", "first"]);
+    assert_eq!(dead[2..], others);
+}
+
+/// The look-up of a missing key is an event, and a listener may delete keys that the command has open.
+#[test]
+fn a_dead_letter_whose_list_is_gone_is_not_searched_for() {
+    let server = Server::builder().arg("notify-keyspace-events", "KEAm").start();
+    let mut con = server.con();
+    ok!(con, "HSET", DLQ_MAP, "a", "old");
+    publish(&mut con, "a");
+    ok!(con, "RMQ.DEADLETTER", DLQ_MAP, DLQ, DUE, MAP, WORK, "a", "p");
+    let missed = server.info("stats")["keyspace_misses"].clone();
+    ok!(con, "DEL", DLQ);
+    publish(&mut con, "a");
+    ok!(con, "RMQ.DEADLETTER", DLQ_MAP, DLQ, DUE, MAP, WORK, "a", "p");
+    assert_eq!(server.info("stats")["keyspace_misses"], missed);
+    assert_eq!(Snapshot::of(&mut con).list(DLQ), ["a"]);
+}

@@ -171,6 +171,31 @@ fn what_a_worker_settles_one_by_one_is_found_where_the_last_one_stood() {
     );
 }
 
+/// With an append-only file the place of the last one is no lead; without it is again.
+#[test]
+fn the_module_notices_that_nobody_listens_any_more() {
+    let server = Server::builder().arg("appendonly", "yes").start();
+    let mut con = server.con();
+    let searches_for_twenty = |con: &mut Connection| {
+        ok!(con, "DEL", "p", "e");
+        let delivered = Work::new().deliver(con, 10, 10);
+        ok!(con, "CONFIG", "RESETSTAT");
+        for id in delivered[4..6].concat() {
+            complete(con, &[id]);
+        }
+        searches(&server)
+    };
+    assert_eq!(searches_for_twenty(&mut con), 20);
+    ok!(con, "CONFIG", "SET", "appendonly", "no");
+    let noticed = || {
+        for n in 0..500 {
+            ok!(server.con(), "RMQ.PUBLISH", "m", "q:pending", n, "payload");
+        }
+        searches_for_twenty(&mut server.con()) < 10
+    };
+    assert!(eventually(deadline(), noticed));
+}
+
 #[test]
 fn deliveries_that_are_settled_as_a_whole_go_wherever_the_last_one_stood() {
     let server = Server::start();

@@ -195,6 +195,8 @@ impl Lab {
 
     /// Whether every change goes into an append-only file, which is written out once a second.
     pub fn write_aof(&mut self, on: bool) {
+        // A rewrite in the middle would hit whoever has its turn.
+        ok!(self.admin, "CONFIG", "SET", "auto-aof-rewrite-percentage", 0);
         ok!(self.admin, "CONFIG", "SET", "appendonly", if on { "yes" } else { "no" });
         let done = || {
             let persistence = self.server.info("persistence");

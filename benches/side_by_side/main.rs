@@ -26,6 +26,9 @@ use life::{publish_beforehand, Habit, Life, System};
 use report::{Bytes, Cost, Lived, Results, Seen};
 use workload::{Order, Settle, Stuck, Tick, Variant, What, Workload};
 
+/// Rounds of whole lives, unless quick.
+pub const LIVES: usize = 9;
+
 const THREE: [Variant; 3] = [Variant::Lua, Variant::Native, Variant::Plain];
 const FOUR: [Variant; 4] = [Variant::Lua, Variant::Native, Variant::Plain, Variant::Variadic];
 
@@ -446,7 +449,7 @@ impl Bench {
         let (messages, times) = if self.plan.quick {
             (3000, self.plan.rounds)
         } else {
-            (20_000, 9)
+            (20_000, LIVES)
         };
         let mut rounds: Vec<Vec<(EndToEnd, f64)>> = vec![Vec::new(); habits.len()];
         for round in 0..times {

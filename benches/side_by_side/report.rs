@@ -363,14 +363,26 @@ impl Report<'_> {
             });
         }
         let (peer, rmq) = (Habit::of(System::Peer), Habit::of(System::Rmq));
-        for (work, habit, least) in [
+        for (work, habit, peer, least) in [
             (
-                "RESERVE + ACK, 50 connections, one message at a time, ACK with the next RESERVE",
-                rmq.joined(),
+                "RESERVE + ACK, 50 connections, one message at a time, in separate round trips",
+                rmq,
+                peer,
                 2.0,
             ),
-            ("the same in separate round trips", rmq, 2.0),
-            ("RESERVE + ACK, 50 connections, ten at a time", rmq.ten_at_a_time(), 6.0),
+            (
+                "the same, ACK with the next RESERVE in one write",
+                rmq.joined(),
+                peer,
+                2.0,
+            ),
+            ("the same, and mx-rmq likewise", rmq.joined(), peer.joined(), 2.0),
+            (
+                "RESERVE + ACK, 50 connections, ten at a time",
+                rmq.ten_at_a_time(),
+                peer,
+                6.0,
+            ),
         ] {
             let find = |habit| {
                 self.results

@@ -92,6 +92,8 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_CallReplyType,
         RedisModule_CallReplyInteger,
         RedisModule_CallReplyStringPtr,
+        RedisModule_CallReplyLength,
+        RedisModule_CallReplyArrayElement,
         RedisModule_FreeCallReply,
         RedisModule_GetCommandKeys,
         RedisModule_BlockClientOnKeys,

@@ -4,6 +4,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::ffi::{c_int, CStr, CString};
+use std::mem::ManuallyDrop;
 use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_module::raw;
@@ -269,21 +270,32 @@ impl<'c> Call<'c> {
 
     /// The index of the last `element` in the list, counted from the left. None if the server did not search.
     pub(super) fn list_position_from_right(&self, list: StrRef, element: StrRef) -> Option<Option<usize>> {
-        // SAFETY: "sscc" is two strings and two C strings; the reply is freed by the guard.
+        let reply = self.list_positions_by(list, element, c"RANK", c"-1");
+        match reply.kind() as isize {
+            raw::REDISMODULE_REPLY_NULL => Some(None),
+            _ => reply.integer().map(|index| usize::try_from(index).ok()),
+        }
+    }
+
+    /// The index of each `element` in the list, counted from the left. None if the server did not search.
+    pub(super) fn list_positions(&self, list: StrRef, element: StrRef) -> Option<Vec<usize>> {
+        let reply = self.list_positions_by(list, element, c"COUNT", c"0");
+        let indexes = reply.elements(|element| element.integer())?;
+        indexes.into_iter().map(|index| usize::try_from(index).ok()).collect()
+    }
+
+    fn list_positions_by(&self, list: StrRef, element: StrRef, option: &CStr, value: &CStr) -> Reply {
+        // SAFETY: "sscc" is two strings and two C strings; the reply is the guard's.
         unsafe {
-            let reply = Reply(api!(RedisModule_Call(
+            Reply(api!(RedisModule_Call(
                 self.ctx,
                 c"LPOS".as_ptr(),
                 c"sscc".as_ptr(),
                 list.raw(),
                 element.raw(),
-                c"RANK".as_ptr(),
-                c"-1".as_ptr(),
-            )));
-            match reply.kind() as isize {
-                raw::REDISMODULE_REPLY_NULL => Some(None),
-                _ => reply.integer().map(|index| usize::try_from(index).ok()),
-            }
+                option.as_ptr(),
+                value.as_ptr(),
+            )))
         }
     }
 
@@ -432,6 +444,24 @@ impl Reply {
             std::slice::from_raw_parts(start.cast(), len)
         };
         Some(String::from_utf8_lossy(bytes).into_owned())
+    }
+
+    pub(super) fn texts(&self) -> Option<Vec<String>> {
+        self.elements(Reply::text)
+    }
+
+    /// What `read` makes of each element. None if the reply is no array, or if it makes nothing of one.
+    fn elements<T>(&self, read: impl Fn(&Reply) -> Option<T>) -> Option<Vec<T>> {
+        if self.kind() != raw::REDISMODULE_REPLY_ARRAY as c_int {
+            return None;
+        }
+        // SAFETY: the reply is alive, and an array.
+        let len = unsafe { api!(RedisModule_CallReplyLength(self.0)) };
+        let element = |index| {
+            // SAFETY: as above, and the index is within it. An element is freed with its array, and by nobody else.
+            ManuallyDrop::new(Reply(unsafe { api!(RedisModule_CallReplyArrayElement(self.0, index)) }))
+        };
+        (0..len).map(|index| read(&element(index))).collect()
     }
 }
 

@@ -29,7 +29,6 @@ pub unsafe extern "C" fn handler<C: Command>(
 ) -> c_int {
     // SAFETY: context and arguments are the server's, and outlive this frame.
     let call = unsafe { Call::new(ctx, argv, argc) };
-    unload::in_service();
     // The server has checked the number of arguments against the table.
     let result = guarded(|| C::run(&call));
     fire_events(&call);
@@ -176,7 +175,9 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         command::look_for_plain_commands(ctx)?;
         command::register(ctx, crate::COMMANDS)?;
         info::register(ctx)?;
-        events::watch(ctx)
+        events::watch(ctx)?;
+        unload::remember_load(ctx);
+        Ok::<(), String>(())
     }));
     match loaded {
         Ok(Ok(())) => OK,
@@ -212,18 +213,18 @@ fn log_refusal(ctx: *mut raw::RedisModuleCtx, function: &'static str) {
 /// Called by the server. It refuses to unload while a client waits in this module.
 #[no_mangle]
 pub unsafe extern "C" fn RedisModule_OnUnload(ctx: *mut raw::RedisModuleCtx) -> c_int {
-    match catch_unwind(AssertUnwindSafe(|| unload::close_connections_that_hold_commands(ctx))) {
-        Ok(None) => {
-            log::warning("rmq: not unloaded: the connection that asked for it has sent more commands with it");
+    match catch_unwind(AssertUnwindSafe(|| unload::prepare(ctx))) {
+        Ok(Err(why)) => {
+            log::warning(&format!("rmq: not unloaded: {why}"));
             ERR
         }
-        Ok(Some(closed @ 1..)) => {
+        Ok(Ok(closed @ 1..)) => {
             log::warning(&format!(
                 "rmq: unloaded; {closed} connections were closed, because their next call would have run code that is gone"
             ));
             OK
         }
-        Ok(Some(0)) | Err(_) => OK,
+        Ok(Ok(0)) | Err(_) => OK,
     }
 }
 

@@ -1,25 +1,22 @@
-//! Events of the server that the module wants to hear of.
+//! Events of the server after which a listener may have come (see `listeners`).
 
 use std::ffi::{c_int, c_void};
 
 use redis_module::raw;
 
 use super::api::api;
-use super::{listeners, unload};
+use super::listeners;
 
-/// After most of them a listener may have come (see `listeners`). The server's clock ticks only between commands.
-const EVENTS: [u64; 5] = [
+const EVENTS: [u64; 4] = [
     raw::REDISMODULE_EVENT_FORK_CHILD,
     raw::REDISMODULE_EVENT_REPLICATION_ROLE_CHANGED,
     raw::REDISMODULE_EVENT_REPLICA_CHANGE,
     raw::REDISMODULE_EVENT_LOADING,
-    raw::REDISMODULE_EVENT_CRON_LOOP,
 ];
 
 /// The last step of a load: Redis 7.0 goes on to tell a module that it did not load in the end, and runs code that is gone.
 pub(super) fn watch(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
     listeners::ask_again();
-    unload::not_in_service_yet();
     for (index, id) in EVENTS.into_iter().enumerate() {
         if !subscribe(ctx, id, Some(on_event)) {
             for heard in &EVENTS[..index] {
@@ -40,12 +37,9 @@ fn subscribe(ctx: *mut raw::RedisModuleCtx, id: u64, callback: raw::RedisModuleE
 
 unsafe extern "C" fn on_event(
     _ctx: *mut raw::RedisModuleCtx,
-    event: raw::RedisModuleEvent,
+    _event: raw::RedisModuleEvent,
     _subevent: u64,
     _data: *mut c_void,
 ) {
-    match event.id {
-        raw::REDISMODULE_EVENT_CRON_LOOP => unload::in_service(),
-        _ => listeners::ask_again(),
-    }
+    listeners::ask_again();
 }

@@ -1,6 +1,6 @@
-//! The `rmq` section of INFO.
+//! The `rmq` section of INFO, and a look at the server's own sections.
 
-use std::ffi::{c_int, CString};
+use std::ffi::{c_int, CStr, CString};
 
 use redis_module::raw;
 
@@ -26,5 +26,21 @@ unsafe extern "C" fn write_section(ctx: *mut raw::RedisModuleInfoCtx, _crash_rep
                 api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value));
             }
         }
+    }
+}
+
+/// A number of the server's own INFO.
+pub(super) fn server_number(ctx: *mut raw::RedisModuleCtx, section: &CStr, field: &CStr) -> Option<u64> {
+    // SAFETY: the context is alive; both names end in NUL; the data are freed once, after the number has been read.
+    unsafe {
+        let info = api!(RedisModule_GetServerInfo(ctx, section.as_ptr()));
+        let mut failed: c_int = 0;
+        let number = api!(RedisModule_ServerInfoGetFieldUnsigned(
+            info,
+            field.as_ptr(),
+            &mut failed
+        ));
+        api!(RedisModule_FreeServerInfo(ctx, info));
+        (failed == raw::REDISMODULE_OK as c_int).then_some(number)
     }
 }

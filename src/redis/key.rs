@@ -600,10 +600,25 @@ impl ListKey<'_> {
         element
     }
 
-    /// Takes out the elements at these places, lowest first, as LREM would. Only in this direction may one removal
-    /// follow another: on its way to the left the server's iterator loses its place with a removal, and later elements
-    /// are missed. The element that it stands at is the right one in any case.
+    /// Takes out the elements at these places, lowest first, each as by an LREM of its own.
     pub fn remove_at(&mut self, ascending: &[usize]) {
+        for _ in 0..self.take_out(ascending) {
+            self.key.changed_once_more(c"lrem");
+        }
+    }
+
+    /// The same as by one LREM.
+    pub fn remove_at_once(&mut self, ascending: &[usize]) {
+        if self.take_out(ascending) > 0 {
+            self.key.changed(c"lrem");
+        }
+    }
+
+    /// Returns how many were there. Only in this direction may one removal follow another: on its way to the left the
+    /// server's iterator loses its place with a removal, and later elements are missed. The element that it stands at is
+    /// the right one in any case.
+    fn take_out(&mut self, ascending: &[usize]) -> usize {
+        let mut taken = 0;
         for (gone, place) in ascending.iter().enumerate() {
             let index = place - gone;
             let position = self.key.position.unwrap_or(index);
@@ -614,30 +629,50 @@ impl ListKey<'_> {
             }
             // SAFETY: the key is open for writing; an index out of range is refused by the server.
             let status = unsafe { api!(RedisModule_ListDelete(self.key.raw.as_ptr(), index as i64)) };
-            if status == raw::REDISMODULE_OK as c_int {
-                self.key.changed_once_more(c"lrem");
-            }
+            taken += usize::from(status == raw::REDISMODULE_OK as c_int);
             self.key.position = Some(index);
             self.key.spent = self.key.leftward || !ITERATOR_SURVIVES.load(Ordering::Relaxed);
         }
+        taken
     }
 
     /// The last place of `element`, by the server's own search: quick per element, but not for a handful.
     pub fn last_place_of(&mut self, element: StrRef) -> Option<usize> {
+        let place = self.let_the_server_search(|call, list| call.list_position_from_right(list, element))?;
+        place.unwrap_or_else(|| self.last_place_by_hand(element))
+    }
+
+    /// Every place of `element`, lowest first.
+    pub fn places_of(&mut self, element: StrRef) -> Vec<usize> {
+        let places = self.let_the_server_search(|call, list| call.list_positions(list, element));
+        places.flatten().unwrap_or_else(|| self.places_by_hand(element))
+    }
+
+    /// None if the list is empty: to look up a key that is missing would be an event, in the middle of the call.
+    fn let_the_server_search<T>(&mut self, search: impl FnOnce(&Call, StrRef) -> T) -> Option<T> {
+        if self.len() == 0 {
+            return None;
+        }
         // The search runs on the same list: let go of it meanwhile.
         // SAFETY: the key is open, and opened again below before anything else can use the handle.
         unsafe { api!(RedisModule_CloseKey(self.key.raw.as_ptr())) };
-        let place = self.key.call.list_position_from_right(self.key.name(), element);
+        let found = search(self.key.call, self.key.name());
         self.key.raw = open_raw(self.key.call, self.key.name());
         self.key.start_anew();
-        place.unwrap_or_else(|| self.last_place_by_hand(element))
+        Some(found)
     }
 
     /// For a server that refuses to search, as it may in a slot that moves.
     fn last_place_by_hand(&mut self, element: StrRef) -> Option<usize> {
-        (0..self.len())
-            .rev()
-            .find(|index| self.at(*index).is_some_and(|other| other.bytes() == element.bytes()))
+        (0..self.len()).rev().find(|index| self.is_at(*index, element))
+    }
+
+    fn places_by_hand(&mut self, element: StrRef) -> Vec<usize> {
+        (0..self.len()).filter(|index| self.is_at(*index, element)).collect()
+    }
+
+    pub fn is_at(&mut self, index: usize, element: StrRef) -> bool {
+        self.at(index).is_some_and(|other| other.bytes() == element.bytes())
     }
 }
 

@@ -9,13 +9,14 @@
 //! backlog comes only with a change of role or with the loading of data, which are such events too. In a cluster, where
 //! slots move by ways of their own, somebody always listens.
 
-use std::ffi::c_int;
+use std::ffi::{c_int, CStr};
 use std::sync::atomic::{AtomicU32, AtomicU8, Ordering};
 
 use redis_module::raw;
 
 use super::api::api;
 use super::call::in_cluster;
+use super::info;
 
 const UNKNOWN: u8 = 0;
 const NOBODY: u8 = 1;
@@ -46,22 +47,9 @@ pub(super) fn anybody(ctx: *mut raw::RedisModuleCtx) -> bool {
 
 /// Only if the server says so in every respect.
 fn nobody_now(ctx: *mut raw::RedisModuleCtx) -> bool {
-    // SAFETY: the context is that of the running command; the data are freed below, and its fields read before.
-    unsafe {
-        let flags = api!(RedisModule_GetContextFlags(ctx));
-        let must_be_off = (raw::REDISMODULE_CTX_FLAGS_AOF | raw::REDISMODULE_CTX_FLAGS_SLAVE) as c_int;
-        let info = api!(RedisModule_GetServerInfo(ctx, c"replication".as_ptr()));
-        let is_zero = |field: &std::ffi::CStr| {
-            let mut failed: c_int = 0;
-            let value = api!(RedisModule_ServerInfoGetFieldUnsigned(
-                info,
-                field.as_ptr(),
-                &mut failed
-            ));
-            failed == raw::REDISMODULE_OK as c_int && value == 0
-        };
-        let quiet = flags & must_be_off == 0 && is_zero(c"connected_slaves") && is_zero(c"repl_backlog_active");
-        api!(RedisModule_FreeServerInfo(ctx, info));
-        quiet
-    }
+    let must_be_off = (raw::REDISMODULE_CTX_FLAGS_AOF | raw::REDISMODULE_CTX_FLAGS_SLAVE) as c_int;
+    // SAFETY: the context is that of the running command.
+    let flags = unsafe { api!(RedisModule_GetContextFlags(ctx)) };
+    let is_zero = |field: &CStr| info::server_number(ctx, c"replication", field) == Some(0);
+    flags & must_be_off == 0 && is_zero(c"connected_slaves") && is_zero(c"repl_backlog_active")
 }
