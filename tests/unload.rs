@@ -171,8 +171,12 @@ fn a_short_call_behind_an_unload_in_a_transaction_does_not_run_code_that_is_gone
 fn the_module_stays_where_it_cannot_see_who_holds_what() {
     for (setting, value, why) in [
         ("rename-command", "CLIENT \"\"", "does not list its clients"),
-        ("rename-command", "CONFIG \"\"", "io-threads"),
-        ("io-threads", "2", "io-threads"),
+        (
+            "rename-command",
+            "CONFIG \"\"",
+            "does not tell with how many threads it reads",
+        ),
+        ("io-threads", "2", "reads with several threads"),
     ] {
         let server = Server::builder().config_line(&format!("{setting} {value}")).start();
         let mut con = server.con();

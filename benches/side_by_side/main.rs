@@ -26,9 +26,6 @@ use life::{publish_beforehand, Habit, Life, System};
 use report::{Bytes, Cost, Lived, Results, Seen};
 use workload::{Order, Settle, Stuck, Tick, Variant, What, Workload};
 
-/// Rounds of whole lives, unless quick.
-pub const LIVES: usize = 9;
-
 const THREE: [Variant; 3] = [Variant::Lua, Variant::Native, Variant::Plain];
 const FOUR: [Variant; 4] = [Variant::Lua, Variant::Native, Variant::Plain, Variant::Variadic];
 
@@ -43,6 +40,8 @@ const MANY_IN_FLIGHT: &[Way] = &[(CLIENTS, 16)];
 struct Plan {
     quick: bool,
     rounds: usize,
+    /// Of whole lives: most of that time is the kernel's, which is noisier than the server.
+    life_rounds: usize,
     /// For one contender in one round, server side and end to end.
     server_side: Duration,
     least_chunks: usize,
@@ -56,6 +55,7 @@ impl Plan {
             Plan {
                 quick: true,
                 rounds: 3,
+                life_rounds: 3,
                 server_side: Duration::from_millis(15),
                 least_chunks: 1,
                 end_to_end: Duration::from_millis(25),
@@ -65,6 +65,7 @@ impl Plan {
             Plan {
                 quick: false,
                 rounds: 5,
+                life_rounds: 9,
                 server_side: Duration::from_millis(80),
                 least_chunks: 3,
                 end_to_end: Duration::from_millis(80),
@@ -104,7 +105,7 @@ fn main() {
         started,
         plan,
     };
-    let about = report::About::this_run(&bench.lab.server, bench.plan.rounds);
+    let about = report::About::this_run(&bench.lab.server, bench.plan.rounds, bench.plan.life_rounds);
     println!("{}", about.line());
     if bench.plan.quick {
         println!("QUICK: short bursts, nothing of 100k; end to end only COMPLETE, 100, oldest first, and RETRY");
@@ -445,14 +446,9 @@ impl Bench {
     }
 
     fn live(&mut self, work: &'static str, publishes: bool, habits: &[Habit]) {
-        // Most of the time is the kernel's here, which is noisier than the server: more rounds than elsewhere.
-        let (messages, times) = if self.plan.quick {
-            (3000, self.plan.rounds)
-        } else {
-            (20_000, LIVES)
-        };
+        let messages = if self.plan.quick { 3000 } else { 20_000 };
         let mut rounds: Vec<Vec<(EndToEnd, f64)>> = vec![Vec::new(); habits.len()];
-        for round in 0..times {
+        for round in 0..self.plan.life_rounds {
             for turn in 0..habits.len() {
                 let index = (round + turn) % habits.len();
                 rounds[index].push(self.one_life(habits[index], publishes, messages));

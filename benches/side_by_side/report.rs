@@ -156,10 +156,11 @@ pub struct About {
     machine: String,
     day: String,
     rounds: usize,
+    life_rounds: usize,
 }
 
 impl About {
-    pub fn this_run(server: &Server, rounds: usize) -> About {
+    pub fn this_run(server: &Server, rounds: usize, life_rounds: usize) -> About {
         let info = server.info("server");
         let name = if server.is_valkey() { "Valkey" } else { "Redis" };
         let (major, minor, patch) = server.version();
@@ -170,6 +171,7 @@ impl About {
             machine: machine(),
             day: output("date", &["-u", "+%Y-%m-%d %H:%M UTC"]),
             rounds,
+            life_rounds,
         }
     }
 
@@ -613,6 +615,7 @@ impl Report<'_> {
             machine,
             day,
             rounds,
+            life_rounds,
         } = self.about;
         let missed: Vec<String> = self
             .list_of_targets()
@@ -636,6 +639,7 @@ impl Report<'_> {
             machine = machine,
             day = day,
             rounds = rounds,
+            life_rounds = life_rounds,
             targets = self.targets(),
             missed = missed,
             server_side = self.server_side(),

@@ -63,8 +63,10 @@ pub(super) fn prepare(ctx: *mut raw::RedisModuleCtx) -> Result<usize, &'static s
         return Ok(0);
     }
     // Threads look up commands that nobody sees before they run.
-    if io_threads(ctx) != Some(1) {
-        return Err("the server reads with several threads (io-threads)");
+    match io_threads(ctx) {
+        Some(1) => {}
+        Some(_) => return Err("the server reads with several threads (io-threads)"),
+        None => return Err("the server does not tell with how many threads it reads (io-threads)"),
     }
     // SAFETY: the context is that of the unload; "c" is a C string; the guard frees the reply.
     let clients = unsafe {
