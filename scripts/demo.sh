@@ -1,5 +1,5 @@
 #!/usr/bin/env bash
-# Starts a server of its own with the module, shows the commands at work with redis-cli, and ends the server.
+# Starts a temporary server with the module, plays the life of some messages with redis-cli, and stops the server.
 # Usage: [RMQ_SERVER=path] scripts/demo.sh   (as 'make demo' does; the module must be built)
 set -euo pipefail
 cd "$(dirname "$0")/.."
@@ -22,7 +22,7 @@ redis_cli=$(command -v redis-cli || compgen -G '.servers/*/bin/redis-cli' | head
 [ -n "$redis_cli" ] || fail "found no redis-cli: run scripts/setup.sh"
 cli() { "$redis_cli" -h 127.0.0.1 -p "$port" --no-raw "$@"; }
 
-# scripts/run.sh finds the server, and becomes it. A port that is taken is not ours: try another one.
+# scripts/run.sh finds the server and execs it. If the port is in use, try another.
 for _ in {1..20}; do
     port=$((15000 + RANDOM % 17000))
     PORT=$port scripts/run.sh >"$log" 2>&1 &
@@ -37,8 +37,7 @@ for _ in {1..20}; do
 done
 [ -n "$server" ] || fail 'found no free port'
 
-# Runs a command and shows it as redis-cli does. The reply is left in $reply; an error that was not announced by
-# 'refused' ends the demo.
+# Runs a command and prints it with its reply, which is left in $reply. An error ends the demo.
 show() {
     local word line=
     for word; do
@@ -48,73 +47,67 @@ show() {
     printf '\n> %s\n' "${line% }"
     reply=$(cli "$@")
     printf '%s\n' "$reply"
-    if [[ $reply == '(error)'* ]]; then
-        [ -n "${expect_error:-}" ] || fail 'that was not to be expected'
-    elif [ -n "${expect_error:-}" ]; then
-        fail 'that was to be refused'
-    fi
+    [[ $reply != '(error)'* ]] || fail 'unexpected error'
 }
-refused() { expect_error=yes show "$@"; }
 say() { echo; printf '# %s\n' "$@"; }
-# The lease is the third element of a delivery.
-lease_of_reply() { sed -n 's/^ *3) "\(.*\)"$/\1/p' <<<"$reply"; }
+# Takes one message by priority, waiting up to 5 seconds, and leaves its receipt, the third element, in $receipt.
+reserve() {
+    show RMQ.RESERVE app "$1" BLOCK 5000 FROM urgent orders
+    receipt=$(sed -n 's/^ *3) "\(.*\)"$/\1/p' <<<"$reply")
+    [ -n "$receipt" ] || fail 'expected a message'
+}
 
-payloads=app:payloads pending=app:orders:pending processing=app:orders:processing
-expires=app:expires delays=app:delays
+say "A temporary server on port $port: $(cli INFO server | sed -n 's/^\(redis\|valkey\)_version:/\1 /p' | tr -d '\r' | tail -n 1)"
 
-say "A server of its own, on port $port: $(cli INFO server | sed -n 's/^\(redis\|valkey\)_version:/\1 /p' | tr -d '\r' | tail -n 1)"
+say 'One message: published, taken under a lease of 30 seconds, acknowledged with the receipt.'
+show RMQ.PUBLISH app TO orders order-1 '{"total": 42}'
+reserve 30000
+show RMQ.ACK app order-1 "$receipt"
 
-say 'One message: published, taken under a lease of 30 seconds, acknowledged.'
-show RMQ.PUBLISH $payloads $pending order-1 '{"total": 42}'
-show RMQ.RESERVE $pending $processing $payloads $expires 30000
-lease=$(lease_of_reply)
-show RMQ.ACK $payloads $processing $expires order-1 "$lease"
-
-say 'It is gone. A lease that is not current settles nothing.'
+say 'It is gone; the namespace only remembers that there is such a queue.'
 show KEYS '*'
-show RMQ.ACK $payloads $processing $expires order-1 "$lease"
 
-say 'A failure: the message comes back after a delay (0 ms here), as its second delivery.'
-show RMQ.PUBLISH $payloads $pending order-2 '{"total": 7}'
-show RMQ.RESERVE $pending $processing $payloads $expires 30000
-lease=$(lease_of_reply)
-show RMQ.NACK $payloads $delays $expires $processing order-2 "$lease" 0
-show RMQ.DELAYTICK $delays $payloads 100
-show RMQ.RESERVE $pending $processing $payloads $expires 30000
-lease=$(lease_of_reply)
+say 'A delay: the worker waits, and the server wakes it half a second later. Nothing else runs.'
+show RMQ.PUBLISH app DELAY 500 TO orders order-2 '{"total": 7}'
+reserve 30000
 
-say 'Given up: a dead letter, until somebody sends it back to its queue.'
-show RMQ.DEADLETTER app:dlq:data app:dlq $expires $payloads $processing order-2 '{"total": 7}' LEASE "$lease"
-show RMQ.REDRIVE app:dlq app:dlq:data $payloads 100
+say 'It fails. The policy: three attempts, the first delay 300 ms, doubled each time.'
+show RMQ.POLICY app orders ATTEMPTS 3 BACKOFF 300 60000
+show RMQ.NACK app order-2 "$receipt" ERROR 'no stock'
 
-say 'Now the five commands that replace the scripts, over the same keys.' \
-    'A worker takes a message by plain commands, and dies: its deadline has passed.'
-show LMOVE $pending $processing RIGHT LEFT
-show ZADD $expires 1 order-2
+say 'The second attempt, with a lease of 300 ms. Its worker dies; the message comes back by itself.'
+reserve 300
+late=$receipt
+reserve 30000
+say 'The dead worker wakes up: its receipt is worth nothing.'
+show RMQ.ACK app order-2 "$late"
 
-say 'RMQ.TIMEOUTS finds it; with CLAIM it stays in processing until it is settled.'
-show RMQ.TIMEOUTS $expires $payloads '*' 100 CLAIM 30000
+say 'The third attempt fails, too: a dead letter, which keeps the reason and the last error.'
+show RMQ.NACK app order-2 "$receipt" ERROR 'still no stock'
+show HGET app:dlq:data order-2:death
 
-say 'RMQ.RETRY puts it into delay_tasks, RMQ.DELAYTICK back into pending.'
-show RMQ.RETRY $payloads $delays $expires $processing order-2 '{"total": 7}' 0
-show RMQ.DELAYTICK $delays $payloads 100
+say 'The cause is mended: back to its queue, attempts from 0.'
+show RMQ.REDRIVE app COUNT 100
 
-say 'The next worker succeeds: RMQ.COMPLETE.'
-show LMOVE $pending $processing RIGHT LEFT
-show RMQ.COMPLETE $payloads $processing $expires order-2
+say 'Priorities: a message of the queue that is named first comes first.'
+show RMQ.PUBLISH app TO urgent order-3 '{"total": 1000}'
+reserve 30000
+show RMQ.ACK app order-3 "$receipt"
+reserve 30000
 
-say 'A retry that comes too late does not bring it back to life.'
-refused RMQ.RETRY $payloads $delays $expires $processing order-2 '{"total": 7}' 0
+say 'Long work: a heartbeat moves the deadline and leaves the receipt as it is.'
+show RMQ.EXTEND app 60000 order-2 "$receipt"
+show RMQ.ACK app order-2 "$receipt"
 
-say 'A payload that nobody can parse: RMQ.PARSEERR keeps it for 7 days, with the newest 1000 of its kind.'
-show RMQ.PUBLISH $payloads $pending order-3 '{"total": '
-show LMOVE $pending $processing RIGHT LEFT
-show RMQ.PARSEERR app:errors:data app:errors $processing $expires $payloads order-3 '{"total": ' orders \
-    'EOF while parsing a value' 1700000000000 7 1000
-show HGET app:errors:data order-3
+say 'Published once, also when the message is done by now.'
+show RMQ.PUBLISH app ONCE 60000 TO orders order-4 four
+show RMQ.PUBLISH app ONCE 60000 TO orders order-4 four
+reserve 30000
+show RMQ.ACK app order-4 "$receipt"
+show RMQ.PUBLISH app ONCE 60000 TO orders order-4 four
 
-say 'What the commands did.'
+say 'The counters.'
 show INFO rmq
 
 cleanup
-say "That was all; the server is gone. 'make run' starts one to try things on."
+say "Done; the server is stopped. 'make run' starts one to experiment with."

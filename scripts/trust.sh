@@ -1,16 +1,17 @@
 #!/usr/bin/env bash
-# The reliability suite, with progress; the last line is 'N passed, N failed'. docs/reliability.md tells what it proves.
+# The reliability suite, with progress; the last line is 'N passed, N failed'. docs/reliability.md says what it proves.
 # Usage: scripts/trust.sh            everything on redis-7.0, a shorter round on the other servers, a part under valgrind
 #        TRUST=ci scripts/trust.sh   smaller numbers and no valgrind, for continuous integration
 #        LONG=1 scripts/trust.sh     rounds with fresh seeds for 30 minutes (MINUTES=30), on one server after the other
 # RMQ_SEED chooses the seed. Each size can be given: RMQ_OPS, RMQ_CALLS, RMQ_KILLS, RMQ_SECONDS, RMQ_FAILOVERS,
-# RMQ_RELOADS, RMQ_MIGRATIONS, RMQ_CYCLES, RMQ_LIMITS, RMQ_MESSAGES, RMQ_UNLOADS.
+# RMQ_RELOADS, RMQ_MIGRATIONS, RMQ_CYCLES, RMQ_LIMITS, RMQ_MESSAGES, RMQ_RESTARTS.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/locate-tests.sh
 
-all=(trust_model trust_fuzz trust_crash trust_replication trust_cluster trust_memory trust_reload trust_load)
+all=(trust/model trust/fuzz trust/crash trust/waiters trust/replication trust/cluster trust/memory trust/load)
 # What each server of the matrix has to pass.
-everywhere=(trust_model trust_fuzz trust_crash trust_replication)
+everywhere=(trust/model trust/fuzz trust/crash trust/waiters trust/replication)
 # What 'make matrix' runs too: continuous integration does, so it leaves them out here.
 shared=(differential replication acl loading)
 main=redis-7.0
@@ -32,26 +33,30 @@ sizes() {
 }
 full() {
     sizes RMQ_OPS=100000 RMQ_CALLS=1000000 RMQ_KILLS=50 RMQ_SECONDS=15 RMQ_FAILOVERS=6 RMQ_RELOADS=20 RMQ_MIGRATIONS=12 \
-        RMQ_CYCLES=1000000 RMQ_LIMITS=15 RMQ_MESSAGES=1000000 RMQ_UNLOADS=20
+        RMQ_CYCLES=1000000 RMQ_LIMITS=15 RMQ_MESSAGES=1000000 RMQ_RESTARTS=20
 }
 short() {
     sizes RMQ_OPS=20000 RMQ_CALLS=100000 RMQ_KILLS=15 RMQ_SECONDS=5 RMQ_FAILOVERS=4 RMQ_RELOADS=12 RMQ_MIGRATIONS=8 \
-        RMQ_CYCLES=200000 RMQ_LIMITS=10 RMQ_MESSAGES=300000 RMQ_UNLOADS=10
+        RMQ_CYCLES=200000 RMQ_LIMITS=10 RMQ_MESSAGES=300000 RMQ_RESTARTS=10
 }
 ci() {
-    sizes RMQ_OPS=100000 RMQ_CALLS=200000 RMQ_KILLS=50 RMQ_SECONDS=8 RMQ_FAILOVERS=4 RMQ_RELOADS=12 RMQ_MIGRATIONS=8 \
-        RMQ_CYCLES=300000 RMQ_LIMITS=10 RMQ_MESSAGES=1000000 RMQ_UNLOADS=10
+    sizes RMQ_OPS=20000 RMQ_CALLS=60000 RMQ_KILLS=20 RMQ_SECONDS=4 RMQ_FAILOVERS=3 RMQ_RELOADS=8 RMQ_MIGRATIONS=4 \
+        RMQ_CYCLES=60000 RMQ_LIMITS=5 RMQ_MESSAGES=200000 RMQ_RESTARTS=5
+}
+ci_others() {
+    sizes RMQ_OPS=5000 RMQ_CALLS=20000 RMQ_KILLS=12 RMQ_SECONDS=3 RMQ_FAILOVERS=2 RMQ_RELOADS=4 RMQ_RESTARTS=3
 }
 
-# Runs tests/NAME.rs on a server, line by line as it goes on, and adds its results to the sum.
+# run SERVER NAME: runs a file of tests, shows its output line by line, and adds its results to the sum.
 run() {
     local server=$1 name=$2 begun=$SECONDS threads=1 log p f
-    log=$logs/trust-$server-$name.log
+    log=$logs/trust-$server-${name//\//-}.log
     printf '\n=== %s on %s, seed %s (%s s so far)\n' "$name" "$server" "${RMQ_SEED:-24301}" $((SECONDS - started))
-    # These two do one thing after the other, so that two of them fill two cores.
-    case $name in trust_model | trust_fuzz) threads=2 ;; esac
+    # These do one thing after the other, so that two of them fill two cores.
+    case $name in trust/model | trust/fuzz | trust/waiters) threads=2 ;; esac
     export RMQ_SERVER=$PWD/.servers/$server/bin/redis-server
-    cargo test --no-fail-fast --test "$name" -- --nocapture --test-threads="$threads" 2>&1 | tee "$log" |
+    locate "$name"
+    cargo test --no-fail-fast "${binaries[@]}" -- --nocapture --test-threads="$threads" "${filter[@]}" 2>&1 | tee "$log" |
         grep --line-buffered -vE '^ +[0-9]+: |^ +at |^[0-9]+:[A-Z] |^$|^running |^ +(Compiling|Finished|Running|Blocking) ' || true
     read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$log")
     # A test binary that crashed has no result line.
@@ -66,7 +71,7 @@ run() {
 under_valgrind() {
     local begun=$SECONDS log=$logs/trust-valgrind.log p=0 f=0
     printf '\n=== valgrind (%s s so far)\n' $((SECONDS - started))
-    env -u RMQ_OPS -u RMQ_CALLS -u RMQ_CYCLES -u RMQ_LIMITS scripts/valgrind.sh trust_memory trust_fuzz 2>&1 | tee "$log" || true
+    env -u RMQ_OPS -u RMQ_CALLS -u RMQ_CYCLES -u RMQ_LIMITS scripts/valgrind.sh trust/memory trust/fuzz 2>&1 | tee "$log" || true
     read -r p f < <(sed -nE 's/^([0-9]+) passed, ([0-9]+) failed$/\1 \2/p' "$log" | tail -n 1) || f=1
     echo "=== valgrind: $p passed, $f failed, $((SECONDS - begun)) s"
     if [ "$f" -gt 0 ]; then failures+=("valgrind, see $log"); fi
@@ -88,10 +93,8 @@ cargo build --release
 mkdir -p target/trust
 cp --remove-destination target/release/librmq.so target/trust/librmq.so
 export RMQ_MODULE=$PWD/target/trust/librmq.so
-names=()
 if [ "${TRUST:-}" = ci ] || [ -n "${LONG:-}" ]; then shared=(); fi
-for name in "${all[@]}" ${shared[@]+"${shared[@]}"}; do names+=(--test "$name"); done
-cargo test --no-run "${names[@]}"
+cargo test --no-run --test commands --test queue --test server --test trust
 
 if [ -n "${LONG:-}" ]; then
     end=$((SECONDS + ${MINUTES:-30} * 60))
@@ -114,7 +117,7 @@ fi
 
 if [ "${TRUST:-}" = ci ]; then ci; else full; fi
 for name in "${all[@]}" ${shared[@]+"${shared[@]}"}; do run $main "$name"; done
-short
+if [ "${TRUST:-}" = ci ]; then ci_others; else short; fi
 for server in "${others[@]}"; do
     for name in "${everywhere[@]}" ${shared[@]+"${shared[@]}"}; do run "$server" "$name"; done
 done

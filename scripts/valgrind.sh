@@ -1,14 +1,15 @@
 #!/usr/bin/env bash
 # Runs tests on a libc-malloc server under valgrind's memcheck, and reads its logs: any invalid access, use of
 # uninitialised memory or leak with a frame in librmq.so is a failure. The last line is 'N passed, N failed'.
-# Usage: scripts/valgrind.sh [NAME...]    tests/NAME.rs; without a name a selection of all kinds
+# Usage: scripts/valgrind.sh [NAME...]    as in 'scripts/test.sh only NAME'; without a name a selection of all kinds
 #        SERVER=valkey-9                  a server of scripts/servers.sh that uses libc's malloc
 # Everything takes twenty to fifty times as long as usual; RMQ_OPS, RMQ_CALLS and RMQ_CYCLES are lowered to suit.
 set -euo pipefail
 cd "$(dirname "$0")/.."
+. scripts/locate-tests.sh
 
 server=${SERVER:-valkey-9}
-[ $# -gt 0 ] || set -- trust_memory trust_model trust_fuzz reserve timeouts parseerr
+[ $# -gt 0 ] || set -- trust/memory trust/model trust/fuzz reserve timeouts parseerr
 export RMQ_OPS=${RMQ_OPS:-1500} RMQ_CALLS=${RMQ_CALLS:-6000} RMQ_LIMITS=${RMQ_LIMITS:-4} RMQ_CYCLES=${RMQ_CYCLES:-20000}
 export RMQ_DEADLINE=${RMQ_DEADLINE:-120}
 
@@ -57,17 +58,16 @@ chmod +x "$work/bin/redis-server"
 cp "${RMQ_MODULE:-target/release/librmq.so}" "$work/librmq.so"
 export RMQ_SERVER=$work/bin/redis-server RMQ_MODULE=$work/librmq.so
 passed=0 failed=0
-tests=()
-for name; do tests+=(--test "$name"); done
-cargo test --no-run "${tests[@]}" 2>&1 | grep -E '^(error|warning: unused)' || true
 for name; do
     status=0
+    output=$work/${name//\//-}.out
+    locate "$name"
     echo "=== valgrind, $server: $name"
-    cargo test -q --no-fail-fast --test "$name" -- --test-threads=2 >"$work/$name.out" 2>&1 || status=$?
-    read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$work/$name.out")
+    cargo test -q --no-fail-fast "${binaries[@]}" -- --test-threads=2 ${filter[@]+"${filter[@]}"} >"$output" 2>&1 || status=$?
+    read -r p f < <(awk '/^test result:/ { p += $4; f += $6 } END { print p + 0, f + 0 }' "$output")
     [ "$status" -eq 0 ] || [ "$f" -gt 0 ] || f=1
     echo "    $p passed, $f failed"
-    [ "$f" -eq 0 ] || grep -E '^(test .*FAILED|thread .*panicked|---- )' "$work/$name.out" | head -20
+    [ "$f" -eq 0 ] || grep -E '^(test .*FAILED|thread .*panicked|---- )' "$output" | head -20
     passed=$((passed + p))
     failed=$((failed + f))
 done

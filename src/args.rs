@@ -3,11 +3,11 @@
 use crate::clock::{Now, LATEST_MS};
 use crate::error::Error;
 
-/// The longest lease, claim or wait, in ms: a thousand years would overflow nothing, but thirty are a mistake already.
+/// The longest lease, claim or wait, in ms. About 31 years: no overflow, but surely a typo.
 pub const LONGEST_MS: i64 = 1_000_000_000_000;
 
 fn integer(bytes: &[u8]) -> Option<i64> {
-    // `+5` and ` 5` are nobody's integer; the server's own commands refuse them too.
+    // `+5` and ` 5` are refused, as by the server's own commands.
     if !bytes.first().is_some_and(|byte| byte.is_ascii_digit() || *byte == b'-') {
         return None;
     }
@@ -25,46 +25,58 @@ fn decimal(bytes: &[u8]) -> Option<f64> {
 }
 
 pub fn positive_integer(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
-    integer(bytes).filter(|value| *value > 0).ok_or(Error::Invalid {
-        argument,
-        expected: "a positive integer",
-    })
+    integer(bytes).filter(|value| *value > 0).ok_or(Error::Invalid { argument, expected: "a positive integer" })
 }
 
 /// A batch is a limit: more than the setting allows is lowered to it.
 pub fn batch(bytes: &[u8]) -> Result<usize, Error> {
-    let batch = positive_integer("batch", bytes)?;
-    Ok(batch.min(crate::settings::MAX_BATCH.get()) as usize)
+    limited("batch", bytes)
+}
+
+pub fn limited(argument: &'static str, bytes: &[u8]) -> Result<usize, Error> {
+    let number = positive_integer(argument, bytes)?;
+    Ok(number.min(crate::settings::MAX_BATCH.get()) as usize)
+}
+
+/// A number where 0 means no limit.
+pub fn count(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
+    let expected = "an integer, 0 (no limit) or more";
+    integer(bytes).filter(|value| *value >= 0).ok_or(Error::Invalid { argument, expected })
+}
+
+pub fn offset(argument: &'static str, bytes: &[u8]) -> Result<usize, Error> {
+    let number = integer(bytes).and_then(|value| usize::try_from(value).ok());
+    number.ok_or(Error::Invalid { argument, expected: "an integer, 0 or more" })
+}
+
+pub fn yes_or_no(argument: &'static str, bytes: &[u8]) -> Result<bool, Error> {
+    match bytes.to_ascii_lowercase().as_slice() {
+        b"yes" => Ok(true),
+        b"no" => Ok(false),
+        _ => Err(Error::Invalid { argument, expected: "yes or no" }),
+    }
 }
 
 /// A span of time that starts now: a lease, a claim.
 pub fn span_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
     integer(bytes)
         .filter(|value| (1..=LONGEST_MS).contains(value))
-        .ok_or(Error::Invalid {
-            argument,
-            expected: "a positive integer of milliseconds, at most 1000000000000",
-        })
+        .ok_or(Error::Invalid { argument, expected: "a positive integer of milliseconds, at most 1000000000000" })
 }
 
 /// A span of time that may be empty: a delay, a wait.
 pub fn delay_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
     integer(bytes)
         .filter(|value| (0..=LONGEST_MS).contains(value))
-        .ok_or(Error::Invalid {
-            argument,
-            expected: "an integer of milliseconds from 0 to 1000000000000",
-        })
+        .ok_or(Error::Invalid { argument, expected: "an integer of milliseconds from 0 to 1000000000000" })
 }
 
-/// A moment: Unix milliseconds.
+/// A moment. A number that small is meant as seconds.
 pub fn unix_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
+    const EARLIEST_MS: i64 = 100_000_000_000;
     integer(bytes)
-        .filter(|value| (0..=LATEST_MS as i64).contains(value))
-        .ok_or(Error::Invalid {
-            argument,
-            expected: "a Unix time in milliseconds",
-        })
+        .filter(|value| (EARLIEST_MS..=LATEST_MS as i64).contains(value))
+        .ok_or(Error::Invalid { argument, expected: "a Unix time in milliseconds, after 1973 and before 2248" })
 }
 
 /// RETRY's delay, as the script takes it. The result is the due time.
@@ -73,10 +85,7 @@ pub fn due_after_seconds(argument: &'static str, bytes: &[u8], now: Now) -> Resu
         .filter(|seconds| *seconds >= 0.0)
         .map(|seconds| now.ms() as f64 + seconds * 1000.0)
         .filter(|due| *due <= LATEST_MS)
-        .ok_or(Error::Invalid {
-            argument,
-            expected: "a number of seconds, 0 or more, that ends before the year 2248",
-        })
+        .ok_or(Error::Invalid { argument, expected: "a number of seconds, 0 or more, that ends before the year 2248" })
 }
 
 /// TIMEOUTS' target time: Unix ms, or `*` for the server's clock.
@@ -87,14 +96,6 @@ pub fn target_time(bytes: &[u8], now: Now) -> Result<f64, Error> {
     decimal(bytes).filter(|ms| *ms >= 0.0).ok_or(Error::Invalid {
         argument: "target_time",
         expected: "a Unix time in milliseconds, or * for the server's clock",
-    })
-}
-
-/// A lease, as RESERVE or EXTEND returned it.
-pub fn lease(bytes: &[u8]) -> Result<f64, Error> {
-    decimal(bytes).ok_or(Error::Invalid {
-        argument: "lease",
-        expected: "a lease as RMQ.RESERVE returned it",
     })
 }
 
@@ -122,10 +123,7 @@ pub fn max_count(bytes: &[u8]) -> Result<Option<usize>, Error> {
     integer(bytes)
         .filter(|count| *count > 0)
         .map(|count| Some(count as usize))
-        .ok_or(Error::Invalid {
-            argument: "max_count",
-            expected: "a positive integer, or empty",
-        })
+        .ok_or(Error::Invalid { argument: "max_count", expected: "a positive integer, or empty" })
 }
 
 /// `1`, `0` or empty; true unless the caller rules field expiry out.
@@ -133,19 +131,16 @@ pub fn supports_hexpire(bytes: &[u8]) -> Result<bool, Error> {
     match bytes {
         b"" | b"1" => Ok(true),
         b"0" => Ok(false),
-        _ => Err(Error::Invalid {
-            argument: "supports_hexpire",
-            expected: "0, 1 or empty",
-        }),
+        _ => Err(Error::Invalid { argument: "supports_hexpire", expected: "0, 1 or empty" }),
     }
 }
 
-/// A word that may stand at the end of a command.
+/// An optional keyword.
 #[derive(Clone, Copy)]
 pub enum Opt {
-    /// It stands for itself.
+    /// Without value.
     Word(&'static str),
-    /// It is followed by its value.
+    /// Followed by its value.
     Value(&'static str),
 }
 
@@ -180,23 +175,20 @@ pub fn options<T: Copy + AsRef<[u8]>, const N: usize>(words: &[T], known: [Opt; 
     Ok(found)
 }
 
-/// An id that a command writes must not look like one of payload_map's own fields.
-pub fn writable_id(id: &[u8]) -> Result<(), Error> {
-    if id.ends_with(b":queue") || id.ends_with(b":attempts") {
-        return Err(Error::ReservedId);
+/// The words before `IDS`, and the ids behind it.
+pub fn before_ids<T: AsRef<[u8]>>(words: &[T]) -> Result<(&[T], &[T]), Error> {
+    let is_ids = |word: &T| word.as_ref().eq_ignore_ascii_case(b"IDS");
+    let position = words.iter().position(is_ids).ok_or(Error::Missing("IDS", "at least one id"))?;
+    match &words[position + 1..] {
+        [] => Err(Error::OptionNeedsValue("IDS")),
+        ids => Ok((&words[..position], ids)),
     }
-    Ok(())
 }
 
-/// No two of the keys are the same. An empty name is a name like any other: two handles on one key would let a write
-/// through one crash the server in the other.
-pub fn distinct_keys(keys: &[(&'static str, &[u8])]) -> Result<(), Error> {
-    for (index, (one, name)) in keys.iter().enumerate() {
-        for (other, other_name) in &keys[index + 1..] {
-            if name == other_name {
-                return Err(Error::SameKey { one, other });
-            }
-        }
+/// An id that a command writes must not look like one of payload_map's own fields.
+pub fn writable_id(id: &[u8]) -> Result<(), Error> {
+    if [&b":queue"[..], b":attempts", b":death"].iter().any(|end| id.ends_with(end)) {
+        return Err(Error::ReservedId);
     }
     Ok(())
 }
@@ -208,20 +200,7 @@ mod tests {
 
     #[test]
     fn a_batch_is_a_positive_integer_and_nothing_else() {
-        for bad in [
-            "0",
-            "-1",
-            "1.5",
-            "abc",
-            "",
-            " 1",
-            "1 ",
-            "+1",
-            "0x10",
-            "1e3",
-            "18446744073709551616",
-            "\u{661}",
-        ] {
+        for bad in ["0", "-1", "1.5", "abc", "", " 1", "1 ", "+1", "0x10", "1e3", "18446744073709551616", "\u{661}"] {
             let error = batch(bad.as_bytes()).unwrap_err();
             assert_eq!(error.to_string(), "ERR batch must be a positive integer", "{bad:?}");
         }
@@ -240,22 +219,9 @@ mod tests {
         assert_eq!(due("0"), Ok(now.ms() as f64));
         assert_eq!(due("1.5"), Ok(now.ms() as f64 + 1500.0));
         assert_eq!(due("1e-05"), Ok(now.ms() as f64 + 0.01));
-        for bad in [
-            "-1", "-0.001", "nan", "NaN", "inf", "-inf", "infinity", "1e300", "1e13", "", "1,5", "0x1", "1 ",
-        ] {
-            assert!(
-                due(bad).unwrap_err().to_string().starts_with("ERR delay must be"),
-                "{bad:?}"
-            );
+        for bad in ["-1", "-0.001", "nan", "NaN", "inf", "-inf", "infinity", "1e300", "1e13", "", "1,5", "0x1", "1 "] {
+            assert!(due(bad).unwrap_err().to_string().starts_with("ERR delay must be"), "{bad:?}");
         }
-    }
-
-    #[test]
-    fn the_same_key_in_two_roles_is_refused_by_name() {
-        let error = distinct_keys(&[("a", b"x"), ("b", b"y"), ("c", b"x")]).unwrap_err();
-        assert_eq!(error.to_string(), "ERR a and c must be different keys");
-        assert!(distinct_keys(&[("a", b""), ("b", b"")]).is_err());
-        assert_eq!(distinct_keys(&[("a", b""), ("b", b"y")]), Ok(()));
     }
 
     #[test]
@@ -298,7 +264,6 @@ mod tests {
             let _ = unix_ms("x", &bytes);
             let _ = due_after_seconds("x", &bytes, now);
             let _ = target_time(&bytes, now);
-            let _ = lease(&bytes);
             let _ = expire_days(&bytes);
             let _ = max_count(&bytes);
             let _ = supports_hexpire(&bytes);

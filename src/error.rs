@@ -11,6 +11,13 @@ pub enum Error {
         argument: &'static str,
         expected: &'static str,
     },
+    /// Of a key that is no argument.
+    KeyWrongType {
+        key: Vec<u8>,
+        expected: &'static str,
+    },
+    /// A key that the call uses already, in another role.
+    KeyInUse(Vec<u8>),
     SameKey {
         one: &'static str,
         other: &'static str,
@@ -25,6 +32,9 @@ pub enum Error {
     OptionNeedsValue(&'static str),
     ReservedId,
     NoMessage,
+    UnknownQueue,
+    /// A delivery that cannot go back to its queue.
+    NoQueue(Vec<u8>),
     NoPermission {
         derived_key: Vec<u8>,
     },
@@ -32,6 +42,26 @@ pub enum Error {
     PermissionWithdrawn,
     CrossSlot {
         derived_key: Vec<u8>,
+    },
+    /// In a cluster: a namespace whose keys would be in different slots.
+    NoHashTag(Vec<u8>),
+    /// PUBLISH of an id that a message of another queue has.
+    Exists {
+        id: Vec<u8>,
+        queue: Vec<u8>,
+    },
+    /// Words that cannot be given together.
+    NotTogether(&'static str, &'static str),
+    /// A word that has to be there, and what follows it.
+    Missing(&'static str, &'static str),
+    OptionTooLate {
+        option: &'static str,
+        word: &'static str,
+    },
+    /// In a cluster: another node has the slot.
+    Moved {
+        slot: u16,
+        node: String,
     },
     /// In a cluster: a slot is on its way from one node to another.
     SlotMoves {
@@ -49,6 +79,10 @@ impl fmt::Display for Error {
             Error::WrongType { argument, expected } => {
                 write!(f, "WRONGTYPE {argument} must be a {expected}")
             }
+            Error::KeyWrongType { key, expected } => {
+                write!(f, "WRONGTYPE the key '{}' must be a {expected}", printable(key))
+            }
+            Error::KeyInUse(key) => write!(f, "ERR the key '{}' has two roles in this call", printable(key)),
             Error::SameKey { one, other } => {
                 write!(f, "ERR {one} and {other} must be different keys")
             }
@@ -56,31 +90,47 @@ impl fmt::Display for Error {
             Error::UnknownOption(word) => write!(f, "ERR unknown option '{}'", printable(word)),
             Error::RepeatedOption(word) => write!(f, "ERR option {word} must be given once only"),
             Error::OptionNeedsValue(word) => write!(f, "ERR option {word} must be followed by its value"),
-            Error::ReservedId => write!(
+            Error::ReservedId => {
+                write!(f, "ERR id must not end in ':queue', ':attempts' or ':death', which the hashes use for their own fields")
+            }
+            Error::NoMessage => {
+                write!(f, "NOMSG id is neither in payload_map nor in processing: the message was settled already")
+            }
+            Error::UnknownQueue => write!(
                 f,
-                "ERR id must not end in ':queue' or ':attempts', which payload_map uses for its own fields"
+                "ERR the queue of id is unknown: payload_map has no '<id>:queue', and processing is not named '<queue>:processing'"
             ),
-            Error::NoMessage => write!(
-                f,
-                "NOMSG id is neither in payload_map nor in processing: the message was settled already"
-            ),
-            Error::NoPermission { derived_key } => write!(
-                f,
-                "NOPERM no permission to access the derived key '{}'",
-                printable(derived_key)
-            ),
+            Error::NoQueue(id) => {
+                write!(f, "ERR the queue of id '{}' is unknown or belongs to another namespace", printable(id))
+            }
+            Error::NoPermission { derived_key } => {
+                write!(f, "NOPERM no permission to access the key '{}'", printable(derived_key))
+            }
             Error::PermissionWithdrawn => write!(
                 f,
-                "NOPERM the permission to run this command on these keys was withdrawn while the client waited"
+                "NOPERM the permission to run this command was withdrawn while the client waited"
             ),
-            Error::CrossSlot { derived_key } => write!(
+            Error::CrossSlot { derived_key } => {
+                write!(f, "CROSSSLOT the derived key '{}' is not in the slot of the keys given", printable(derived_key))
+            }
+            Error::NoHashTag(name) => write!(
                 f,
-                "CROSSSLOT the derived key '{}' is not in the slot of the keys given",
-                printable(derived_key)
+                "CROSSSLOT in a cluster namespace must have a hash tag, which brings its keys into one slot, such as '{{{}}}'",
+                if name.is_empty() { "app".into() } else { printable(name) }
             ),
+            Error::Exists { id, queue } => write!(
+                f,
+                "EXISTS the id '{}' belongs to a message of the queue '{}'",
+                printable(id),
+                printable(queue)
+            ),
+            Error::NotTogether(one, other) => write!(f, "ERR {one} and {other} must not be given together"),
+            Error::Missing(word, what) => write!(f, "ERR {word} must be given, followed by {what}"),
+            Error::OptionTooLate { option, word } => write!(f, "ERR option {option} must come before {word}"),
+            Error::Moved { slot, node } => write!(f, "MOVED {slot} {node}"),
             Error::SlotMoves { derived_key } => write!(
                 f,
-                "TRYAGAIN the derived key '{}' is not here while its slot moves between nodes",
+                "TRYAGAIN the key '{}' is not here while its slot moves between nodes",
                 printable(derived_key)
             ),
             Error::OutOfMemory => write!(f, "OOM command not allowed when used memory > 'maxmemory'."),
@@ -98,12 +148,8 @@ mod tests {
         let hostile = b"\r\n\0%s\xff".to_vec();
         for error in [
             Error::UnknownOption(hostile.clone()),
-            Error::NoPermission {
-                derived_key: hostile.clone(),
-            },
-            Error::CrossSlot {
-                derived_key: hostile.clone(),
-            },
+            Error::NoPermission { derived_key: hostile.clone() },
+            Error::CrossSlot { derived_key: hostile.clone() },
             Error::SlotMoves { derived_key: hostile },
         ] {
             let text = error.to_string();

@@ -15,36 +15,26 @@ pub struct ParseError<'a> {
 }
 
 impl ParseError<'_> {
-    /// At most `payload_limit` bytes of the payload and `message_limit` bytes of the error are kept.
+    /// At most `payload_limit` bytes of the payload and `message_limit` bytes of the error and of the topic are kept.
     pub fn to_json(&self, payload_limit: usize, message_limit: usize) -> Vec<u8> {
         let kept = cut(self.payload, payload_limit);
         let text = readable(kept);
         let is_whole = matches!(text, Cow::Borrowed(_));
 
         // Room for the names, and for quotes in the payload, which take two bytes each.
-        let mut json = Vec::with_capacity(kept.len() + kept.len() / 4 + self.topic.len() + 512);
+        let mut json = Vec::with_capacity(kept.len() + kept.len() / 4 + 2 * message_limit + 512);
         json.push(b'{');
-        member(
-            &mut json,
-            "original_payload",
-            &marked(text, kept.len() < self.payload.len()),
-        );
-        json.push(b',');
-        member(&mut json, "error_type", "parse_error");
-        json.push(b',');
-        let error = cut(self.error, message_limit);
-        member(
-            &mut json,
-            "error_message",
-            &marked(readable(error), error.len() < self.error.len()),
-        );
-        for (name, value) in [
-            ("topic", self.topic),
-            ("timestamp", self.timestamp),
-            ("message_id", self.id),
+        member(&mut json, "original_payload", &marked(text, kept.len() < self.payload.len()));
+        for (name, value, limit) in [
+            ("error_type", &b"parse_error"[..], usize::MAX),
+            ("error_message", self.error, message_limit),
+            ("topic", self.topic, message_limit),
+            ("timestamp", self.timestamp, usize::MAX),
+            ("message_id", self.id, usize::MAX),
         ] {
             json.push(b',');
-            member(&mut json, name, &readable(value));
+            let kept = cut(value, limit);
+            member(&mut json, name, &marked(readable(kept), kept.len() < value.len()));
         }
         json.extend_from_slice(b",\"original_payload_bytes\":");
         json.extend_from_slice(self.payload.len().to_string().as_bytes());
@@ -58,20 +48,18 @@ impl ParseError<'_> {
     }
 }
 
-/// As text; what is not UTF-8 is replaced. (The first look alone is much quicker than the replacing one.)
+/// As text; what is not UTF-8 is replaced. (Checking alone is much faster than replacing.)
 fn readable(bytes: &[u8]) -> Cow<'_, str> {
     std::str::from_utf8(bytes).map_or_else(|_| String::from_utf8_lossy(bytes), Cow::Borrowed)
 }
 
 /// The first `limit` bytes, less a character that the limit would split.
-fn cut(bytes: &[u8], limit: usize) -> &[u8] {
+pub fn cut(bytes: &[u8], limit: usize) -> &[u8] {
     if bytes.len() <= limit {
         return bytes;
     }
     // A character has at most three bytes behind its first; where there are more, the text is not UTF-8 anyway.
-    let boundary = (limit.saturating_sub(3)..=limit)
-        .rev()
-        .find(|end| bytes[*end] & 0b1100_0000 != 0b1000_0000);
+    let boundary = (limit.saturating_sub(3)..=limit).rev().find(|end| bytes[*end] & 0b1100_0000 != 0b1000_0000);
     &bytes[..boundary.unwrap_or(limit)]
 }
 
@@ -107,14 +95,8 @@ mod tests {
     use serde_json::Value;
 
     fn record(payload: &[u8], error: &[u8]) -> Value {
-        let json = ParseError {
-            payload,
-            error,
-            topic: b"orders",
-            timestamp: b"1700000000000",
-            id: b"m1",
-        }
-        .to_json(16, 8);
+        let json =
+            ParseError { payload, error, topic: b"orders", timestamp: b"1700000000000", id: b"m1" }.to_json(16, 8);
         serde_json::from_slice(&json).unwrap()
     }
 
@@ -153,10 +135,7 @@ mod tests {
 
     #[test]
     fn text_of_just_the_limit_is_not_marked() {
-        assert_eq!(
-            record(b"0123456789abcdef", b"12345678")["original_payload"],
-            "0123456789abcdef"
-        );
+        assert_eq!(record(b"0123456789abcdef", b"12345678")["original_payload"], "0123456789abcdef");
     }
 
     proptest! {

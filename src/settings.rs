@@ -12,12 +12,7 @@ pub struct Setting {
 
 impl Setting {
     const fn new(name: &'static str, default: i64, min: i64, max: i64) -> Self {
-        Setting {
-            name,
-            min,
-            max,
-            value: AtomicI64::new(default),
-        }
+        Setting { name, min, max, value: AtomicI64::new(default) }
     }
 
     pub fn get(&self) -> i64 {
@@ -41,7 +36,10 @@ pub static PAYLOAD_LIMIT: Setting = Setting::new("parse-error-payload-limit", 40
 /// Bytes of error message that a parse-error record keeps.
 pub static MESSAGE_LIMIT: Setting = Setting::new("parse-error-message-limit", 256, 0, 1 << 20);
 
-pub static ALL: &[&Setting] = &[&MAX_BATCH, &PAYLOAD_LIMIT, &MESSAGE_LIMIT];
+/// Bytes of an ERROR text that are kept with a message.
+pub static ERROR_LIMIT: Setting = Setting::new("error-limit", 1024, 0, 1 << 20);
+
+pub static ALL: &[&Setting] = &[&MAX_BATCH, &PAYLOAD_LIMIT, &MESSAGE_LIMIT, &ERROR_LIMIT];
 
 /// `loadmodule librmq.so [rmq.]name value …`. What is given here is the default that redis.conf and CONFIG SET start
 /// from.

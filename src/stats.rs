@@ -15,34 +15,44 @@ counters! {
     Completed => "completed",
     /// Messages that RETRY put into delay_tasks.
     Retried => "retried",
-    /// Messages that DELAYTICK moved to pending.
+    /// Messages that were due and moved to pending.
     Moved => "moved",
     /// Messages that TIMEOUTS took out of processing.
     Reclaimed => "reclaimed",
     /// Messages that TIMEOUTS … CLAIM gave a new deadline.
     Claimed => "claimed",
-    /// Entries of expire_monitor or delay_tasks that stood for nothing any more and were removed.
+    /// Entries of expire_monitor or delay_tasks that were stale and removed.
     Stale => "stale",
     /// Messages that PARSEERR put away.
     Quarantined => "quarantined",
     /// Parse-error records dropped for max_count, or because they had expired.
     Trimmed => "trimmed",
-    /// Ids left where they are because a derived key has the wrong type, counted each time.
+    /// Ids left where they are because nothing better can be done without losing a message, counted each time.
     Skipped => "skipped",
     Published => "published",
-    Scheduled => "scheduled",
+    /// Messages that PUBLISH left alone because of ONCE.
+    Once => "once",
     /// Messages handed out by RESERVE.
     Reserved => "reserved",
-    /// Ids that RESERVE found without payload and dropped.
+    /// Ids without payload, and second copies of an id, that RESERVE dropped.
     Dropped => "dropped",
     Acked => "acked",
     Nacked => "nacked",
+    Released => "released",
     Extended => "extended",
+    /// Leases that ran out.
+    Expired => "expired",
+    /// Messages that became dead letters by NACK or by their last lease.
+    Died => "died",
+    /// Messages that DEADLETTER gave up.
     DeadLettered => "dead_lettered",
     Redriven => "redriven",
-    /// Settlements refused because the lease was not current.
+    Cancelled => "cancelled",
+    Rescheduled => "rescheduled",
+    Purged => "purged",
+    /// Settlements refused because the receipt was not current.
     Fenced => "fenced",
-    /// Panics caught at the door. Anything but 0 is a bug to report.
+    /// Panics caught. Anything but 0 is a bug to report.
     Panics => "panics",
 }
 
@@ -51,15 +61,14 @@ static COUNTS: [AtomicU64; NAMES.len()] = [const { AtomicU64::new(0) }; NAMES.le
 pub fn add(counter: Counter, count: usize) {
     let cell = &COUNTS[counter as usize];
     // One writer: a load and a store cost less than a locked add.
-    cell.store(
-        cell.load(Ordering::Relaxed).wrapping_add(count as u64),
-        Ordering::Relaxed,
-    );
+    cell.store(cell.load(Ordering::Relaxed).wrapping_add(count as u64), Ordering::Relaxed);
+}
+
+/// The counters start again at 0.
+pub fn reset() {
+    COUNTS.iter().for_each(|count| count.store(0, Ordering::Relaxed));
 }
 
 pub fn all() -> impl Iterator<Item = (&'static str, u64)> {
-    NAMES
-        .iter()
-        .zip(&COUNTS)
-        .map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
+    NAMES.iter().zip(&COUNTS).map(|(name, count)| (*name, count.load(Ordering::Relaxed)))
 }

@@ -61,8 +61,7 @@ impl Wire {
         if number < 10 {
             self.bytes.push(b'0' + number as u8);
         } else if number < 100 {
-            self.bytes
-                .extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
+            self.bytes.extend_from_slice(&[b'0' + (number / 10) as u8, b'0' + (number % 10) as u8]);
         } else {
             self.bytes.extend_from_slice(number.to_string().as_bytes());
         }
@@ -323,12 +322,7 @@ pub struct Prepared<'a> {
 
 impl<'a> Prepared<'a> {
     pub fn new(wire: &'a Wire, connections: usize, pipeline: usize) -> Self {
-        Prepared {
-            wire,
-            pipeline,
-            share: wire.operations().div_ceil(connections).min(pipeline),
-            next: 0,
-        }
+        Prepared { wire, pipeline, share: wire.operations().div_ceil(connections).min(pipeline), next: 0 }
     }
 }
 
@@ -338,18 +332,10 @@ impl Script for Prepared<'_> {
         self.next = self.wire.operations().min(first + self.share);
         let operations = self.next - first;
         let is_first_request = replies.is_empty();
-        let idle = if is_first_request {
-            self.pipeline - operations
-        } else {
-            0
-        };
+        let idle = if is_first_request { self.pipeline - operations } else { 0 };
         out.extend_from_slice(self.wire.slice(first, self.next));
         out.extend(b"PING\r\n".repeat(idle));
-        (operations + idle > 0).then(|| Request {
-            operations,
-            replies_each: self.wire.replies_each(),
-            idle,
-        })
+        (operations + idle > 0).then(|| Request { operations, replies_each: self.wire.replies_each(), idle })
     }
 }
 
@@ -375,10 +361,7 @@ impl Epoll {
     }
 
     fn control(&self, action: i32, fd: i32, index: usize, events: i32) {
-        let mut event = libc::epoll_event {
-            events: events as u32,
-            u64: index as u64,
-        };
+        let mut event = libc::epoll_event { events: events as u32, u64: index as u64 };
         // SAFETY: both descriptors are open, and the event outlives the call.
         let status = unsafe { libc::epoll_ctl(self.0.as_raw_fd(), action, fd, &mut event) };
         assert_eq!(status, 0, "epoll: {}", io::Error::last_os_error());

@@ -32,11 +32,7 @@ pub struct Habit {
 
 impl Habit {
     pub const fn of(system: System) -> Habit {
-        Habit {
-            system,
-            count: 1,
-            joined: false,
-        }
+        Habit { system, count: 1, joined: false }
     }
 
     pub const fn ten_at_a_time(self) -> Habit {
@@ -48,6 +44,7 @@ impl Habit {
     }
 }
 
+const NAMESPACE: &str = "mx-rmq";
 const PAYLOADS: &str = "mx-rmq:payloads";
 const EXPIRES: &str = "mx-rmq:expires";
 const QUEUE: &str = "mx-rmq:orders";
@@ -114,10 +111,10 @@ fn publish(system: System, ids: &[Id], scripts: &Scripts, wire: &mut Wire) {
             }
         }
         System::Rmq => {
-            wire.begin(3 + 2 * ids.len());
-            wire.arg("RMQ.PUBLISH");
-            wire.arg(PAYLOADS);
-            wire.arg(PENDING);
+            wire.begin(4 + 2 * ids.len());
+            for word in ["RMQ.PUBLISH", NAMESPACE, "TO", "orders"] {
+                wire.arg(word);
+            }
             for id in ids {
                 wire.arg(id);
                 wire.arg(payload(id));
@@ -172,12 +169,7 @@ pub struct Life {
 
 impl Life {
     pub fn new(habit: Habit, publishes: bool, messages: usize, workers: usize, scripts: &Rc<Scripts>) -> Life {
-        let worker = || Worker {
-            stage: Stage::Settle,
-            started: Instant::now(),
-            settling: None,
-            id: [0; 36],
-        };
+        let worker = || Worker { stage: Stage::Settle, started: Instant::now(), settling: None, id: [0; 36] };
         Life {
             habit,
             publishes,
@@ -202,33 +194,20 @@ impl Life {
         match self.habit.system {
             System::Peer => send!(wire, "BLMOVE", PENDING, PROCESSING, "RIGHT", "LEFT", "5"),
             System::Rmq => {
-                let (keys, lease_ms) = ([PENDING, PROCESSING, PAYLOADS, EXPIRES], WORK_MS.to_string());
+                let lease_ms = WORK_MS.to_string();
                 let options: &[&str] = match self.habit.count {
                     1 => &["BLOCK", "5000"],
                     _ => &["COUNT", &count, "BLOCK", "5000"],
                 };
-                wire.begin(6 + options.len());
-                wire.arg("RMQ.RESERVE");
-                for argument in keys.iter().chain([&lease_ms.as_str()]).chain(options) {
-                    wire.arg(argument);
+                wire.begin(5 + options.len());
+                let words = ["RMQ.RESERVE", NAMESPACE, &lease_ms].into_iter().chain(options.iter().copied());
+                for word in words.chain(["FROM", "orders"]) {
+                    wire.arg(word);
                 }
             }
             System::Streams => {
                 let name = format!("worker-{worker}");
-                send!(
-                    wire,
-                    "XREADGROUP",
-                    "GROUP",
-                    GROUP,
-                    name,
-                    "COUNT",
-                    count,
-                    "BLOCK",
-                    "5000",
-                    "STREAMS",
-                    STREAM,
-                    ">"
-                )
+                send!(wire, "XREADGROUP", "GROUP", GROUP, name, "COUNT", count, "BLOCK", "5000", "STREAMS", STREAM, ">")
             }
             System::Blmove => {
                 for _ in 0..self.habit.count {
@@ -244,28 +223,17 @@ impl Life {
         match self.habit.system {
             System::Peer => {
                 let id = &self.workers[worker].id;
-                send!(
-                    wire,
-                    "EVALSHA",
-                    self.scripts.complete,
-                    "3",
-                    PAYLOADS,
-                    PROCESSING,
-                    EXPIRES,
-                    id
-                );
+                send!(wire, "EVALSHA", self.scripts.complete, "3", PAYLOADS, PROCESSING, EXPIRES, id);
                 1
             }
             System::Rmq => {
-                // id, payload, lease of each message.
+                // id, payload, receipt and queue of each message; the attempts are an integer.
                 let fields: Vec<&[u8]> = bulks(replies).collect();
-                let taken = fields.len() / 3;
-                wire.begin(4 + 2 * taken);
+                let taken = fields.len() / 4;
+                wire.begin(2 + 2 * taken);
                 wire.arg("RMQ.ACK");
-                for key in [PAYLOADS, PROCESSING, EXPIRES] {
-                    wire.arg(key);
-                }
-                for message in fields.chunks(3) {
+                wire.arg(NAMESPACE);
+                for message in fields.chunks(4) {
                     wire.arg(message[0]);
                     wire.arg(message[2]);
                 }
@@ -306,8 +274,7 @@ impl Script for Life {
     fn next(&mut self, worker: usize, replies: &[u8], now: Instant, out: &mut Vec<u8>) -> Option<Request> {
         self.wire.clear();
         let settled = self.workers[worker].settling.take();
-        self.latencies
-            .extend(settled.map(|started| (now - started).as_nanos() as f32 / 1000.0));
+        self.latencies.extend(settled.map(|started| (now - started).as_nanos() as f32 / 1000.0));
         let next = match self.workers[worker].stage {
             Stage::Settle => {
                 if self.left == 0 {
@@ -352,10 +319,6 @@ impl Script for Life {
             }
         }
         out.extend_from_slice(&self.wire.bytes);
-        Some(Request {
-            operations: 1,
-            replies_each: self.wire.replies,
-            idle: 0,
-        })
+        Some(Request { operations: 1, replies_each: self.wire.replies, idle: 0 })
     }
 }

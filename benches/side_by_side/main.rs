@@ -99,12 +99,7 @@ fn main() {
     choose_server();
     let plan = Plan::from_environment();
     let started = Instant::now();
-    let mut bench = Bench {
-        lab: Lab::start(),
-        results: Results::default(),
-        started,
-        plan,
-    };
+    let mut bench = Bench { lab: Lab::start(), results: Results::default(), started, plan };
     let about = report::About::this_run(&bench.lab.server, bench.plan.rounds, bench.plan.life_rounds);
     println!("{}", about.line());
     if bench.plan.quick {
@@ -128,10 +123,7 @@ fn main() {
         }
     }
 
-    let report = report::Report {
-        about: &about,
-        results: &bench.results,
-    };
+    let report = report::Report { about: &about, results: &bench.results };
     println!("\n{}", report.tables());
     println!("{}", report.targets());
     let seconds = started.elapsed().as_secs();
@@ -199,14 +191,8 @@ impl Bench {
         for round in 0..self.plan.rounds {
             for turn in 0..contenders.len() {
                 let index = (round + turn) % contenders.len();
-                let Plan {
-                    server_side,
-                    least_chunks,
-                    ..
-                } = self.plan;
-                let cost = self
-                    .lab
-                    .server_cost(&mut contenders[index].1, server_side, least_chunks);
+                let Plan { server_side, least_chunks, .. } = self.plan;
+                let cost = self.lab.server_cost(&mut contenders[index].1, server_side, least_chunks);
                 rounds[index].push(cost / messages as f64);
             }
         }
@@ -369,10 +355,7 @@ impl Bench {
     fn delay_tick(&mut self) {
         for batch in [100, 1000] {
             for queues in [1, 10, 100] {
-                let name = format!(
-                    "DELAYTICK, batch {batch}, {queues} queue{}",
-                    if queues == 1 { "" } else { "s" }
-                );
+                let name = format!("DELAYTICK, batch {batch}, {queues} queue{}", if queues == 1 { "" } else { "s" });
                 let make =
                     |calls: usize| move |lab: &Lab, variant| Tick::new(variant, queues, batch, calls, &lab.scripts);
                 let mut contenders = self.contenders(&FOUR, make(2), Tick::fill);
@@ -433,15 +416,7 @@ impl Bench {
         self.lab.write_aof(true);
         self.live("take and settle, AOF", false, &consume);
         self.lab.write_aof(false);
-        let full = [
-            peer,
-            rmq,
-            streams,
-            blmove,
-            rmq.ten_at_a_time(),
-            streams.ten_at_a_time(),
-            blmove.ten_at_a_time(),
-        ];
+        let full = [peer, rmq, streams, blmove, rmq.ten_at_a_time(), streams.ten_at_a_time(), blmove.ten_at_a_time()];
         self.live("publish, take and settle", true, &full);
     }
 
@@ -457,12 +432,7 @@ impl Bench {
         for (habit, rounds) in habits.iter().zip(&rounds) {
             let seen: Vec<EndToEnd> = rounds.iter().map(|(seen, _)| seen.clone()).collect();
             let costs: Vec<f64> = rounds.iter().map(|(_, cost)| *cost).collect();
-            let lived = Lived {
-                work,
-                habit: *habit,
-                seen: EndToEnd::median(&seen),
-                server_us: median(&costs),
-            };
+            let lived = Lived { work, habit: *habit, seen: EndToEnd::median(&seen), server_us: median(&costs) };
             self.say(&format!("lives:       {}", lived.line()));
             self.results.lives.push(lived);
         }
@@ -510,10 +480,7 @@ impl Bench {
         for (batch, queues) in [(100, 1), (100, 10), (1000, 10)] {
             let make = |lab: &Lab, variant| Tick::new(variant, queues, batch, 2, &lab.scripts);
             let contenders = self.contenders(&PAIR, make, Tick::fill);
-            let name = format!(
-                "DELAYTICK, batch {batch}, {queues} queue{}",
-                if queues == 1 { "" } else { "s" }
-            );
+            let name = format!("DELAYTICK, batch {batch}, {queues} queue{}", if queues == 1 { "" } else { "s" });
             self.bytes(&name, contenders, 1);
         }
         let make = |lab: &Lab, variant| Stuck::new(variant, 1, 1000, 100, &lab.scripts);
@@ -526,11 +493,7 @@ impl Bench {
         for (_, mut work) in contenders {
             counts.push(self.lab.replicated_bytes(&mut work, operations));
         }
-        let bytes = Bytes {
-            name: name.to_string(),
-            lua: counts[0],
-            native: counts[1],
-        };
+        let bytes = Bytes { name: name.to_string(), lua: counts[0], native: counts[1] };
         self.say(&format!("to a replica: {}", bytes.line()));
         self.results.bytes.push(bytes);
     }
@@ -564,16 +527,8 @@ impl Stock {
         let calls_each = (size / 5 / batch).max(1);
         let queues = calls.div_ceil(calls_each).min(MOST_MESSAGES / size);
         let calls = calls.min(queues * calls_each);
-        let above = if batch < size {
-            calls.div_ceil(queues) * batch / 2
-        } else {
-            0
-        };
-        Stock {
-            queues,
-            messages: size + above,
-            calls,
-        }
+        let above = if batch < size { calls.div_ceil(queues) * batch / 2 } else { 0 };
+        Stock { queues, messages: size + above, calls }
     }
 }
 

@@ -89,11 +89,8 @@ impl Chart {
     fn line(&self, svg: &mut String, x: &Axis, y: &Axis, index: usize, line: &Line) {
         let dash = if line.dashed { " stroke-dasharray=\"6 4\"" } else { "" };
         let colour = line.colour;
-        let places: Vec<String> = line
-            .points
-            .iter()
-            .map(|(px, py)| format!("{:.1},{:.1}", x.at(*px), y.at(*py)))
-            .collect();
+        let places: Vec<String> =
+            line.points.iter().map(|(px, py)| format!("{:.1},{:.1}", x.at(*px), y.at(*py))).collect();
         let _ = writeln!(
             svg,
             "<polyline points=\"{}\" fill=\"none\" stroke=\"{colour}\" stroke-width=\"2.5\"{dash}/>",
@@ -101,10 +98,7 @@ impl Chart {
         );
         for (px, py) in &line.points {
             let (cx, cy) = (x.at(*px), y.at(*py));
-            let _ = writeln!(
-                svg,
-                "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3.5\" fill=\"{colour}\"/>"
-            );
+            let _ = writeln!(svg, "<circle cx=\"{cx:.1}\" cy=\"{cy:.1}\" r=\"3.5\" fill=\"{colour}\"/>");
         }
         let (legend, row) = (WIDTH - RIGHT + 20.0, TOP + 10.0 + 24.0 * index as f64);
         let _ = writeln!(
@@ -131,12 +125,7 @@ impl Axis {
     fn over(numbers: impl Iterator<Item = f64>, from: f64, to: f64) -> Axis {
         let (low, high) = numbers.fold((f64::MAX, f64::MIN), |(low, high), n| (low.min(n), high.max(n)));
         let (low, high) = (low.log10().floor(), high.log10().ceil());
-        Axis {
-            low,
-            high: if high > low { high } else { low + 1.0 },
-            from,
-            to,
-        }
+        Axis { low, high: if high > low { high } else { low + 1.0 }, from, to }
     }
 
     fn at(&self, number: f64) -> f64 {

@@ -189,12 +189,7 @@ fn machine() -> String {
     let cpuinfo = read("/proc/cpuinfo");
     let cores = cpuinfo.lines().filter(|line| line.starts_with("processor")).count();
     let memory = field(&read("/proc/meminfo"), "MemTotal");
-    let gib = memory
-        .split(' ')
-        .next()
-        .and_then(|kib| kib.parse::<u64>().ok())
-        .unwrap_or(0)
-        >> 20;
+    let gib = memory.split(' ').next().and_then(|kib| kib.parse::<u64>().ok()).unwrap_or(0) >> 20;
     format!(
         "{} ({cores} cores), {gib} GiB, Linux {}",
         field(&cpuinfo, "model name"),
@@ -204,10 +199,7 @@ fn machine() -> String {
 
 fn output(program: &str, args: &[&str]) -> String {
     let output = Command::new(program).args(args).output();
-    output.map_or_else(
-        |_| "?".into(),
-        |o| String::from_utf8_lossy(&o.stdout).trim().to_string(),
-    )
+    output.map_or_else(|_| "?".into(), |o| String::from_utf8_lossy(&o.stdout).trim().to_string())
 }
 
 /// One line of the list of figures to reach.
@@ -229,10 +221,7 @@ impl Report<'_> {
     }
 
     fn costs<'s>(&'s self, start: &'s str) -> impl Iterator<Item = &'s Cost> {
-        self.results
-            .costs
-            .iter()
-            .filter(move |cost| cost.name.starts_with(start))
+        self.results.costs.iter().filter(move |cost| cost.name.starts_with(start))
     }
 
     // ---- the figures to reach
@@ -267,49 +256,14 @@ impl Report<'_> {
             }
         };
         let complete = |size: &str, order: &str| format!("COMPLETE, {size} in processing, {order}");
-        cost(
-            "COMPLETE, 100, oldest first",
-            &[&complete("100", "oldest first")],
-            3.0,
-            Some(1.3),
-        );
-        cost(
-            "COMPLETE, 1k, oldest first",
-            &[&complete("1k", "oldest first")],
-            7.0,
-            Some(1.3),
-        );
-        cost(
-            "COMPLETE, 10k, oldest first",
-            &[&complete("10k", "oldest first")],
-            30.0,
-            Some(1.5),
-        );
-        cost(
-            "COMPLETE, 10k, newest first",
-            &[&complete("10k", "newest first")],
-            1.0,
-            None,
-        );
+        cost("COMPLETE, 100, oldest first", &[&complete("100", "oldest first")], 3.0, Some(1.3));
+        cost("COMPLETE, 1k, oldest first", &[&complete("1k", "oldest first")], 7.0, Some(1.3));
+        cost("COMPLETE, 10k, oldest first", &[&complete("10k", "oldest first")], 30.0, Some(1.5));
+        cost("COMPLETE, 10k, newest first", &[&complete("10k", "newest first")], 1.0, None);
         cost("COMPLETE, 10k, random", &[&complete("10k", "random")], 1.0, None);
-        cost(
-            "COMPLETE, 10k, random, shuffled deadlines",
-            &[&complete("10k", "random, shuffled deadlines")],
-            1.0,
-            None,
-        );
-        cost(
-            "COMPLETE, 100 random ids of 10k, per id",
-            &["COMPLETE, 100 random ids of 10k in one call"],
-            20.0,
-            None,
-        );
-        cost(
-            "RETRY, 100 in processing",
-            &["RETRY, 100 in processing"],
-            3.0,
-            Some(1.3),
-        );
+        cost("COMPLETE, 10k, random, shuffled deadlines", &[&complete("10k", "random, shuffled deadlines")], 1.0, None);
+        cost("COMPLETE, 100 random ids of 10k, per id", &["COMPLETE, 100 random ids of 10k in one call"], 20.0, None);
+        cost("RETRY, 100 in processing", &["RETRY, 100 in processing"], 3.0, Some(1.3));
         for (work, batch) in [("DELAYTICK, batch 100", 100), ("DELAYTICK, batch 1000", 1000)] {
             let names: Vec<String> = ["1 queue", "10 queues", "100 queues"]
                 .map(|queues| format!("DELAYTICK, batch {batch}, {queues}"))
@@ -317,19 +271,11 @@ impl Report<'_> {
             let names: Vec<&str> = names.iter().map(String::as_str).collect();
             cost(work, &names, 5.0, Some(1.3));
         }
-        cost(
-            "TIMEOUTS, 10k stuck, batch 1000",
-            &["TIMEOUTS, 10k stuck, batch 1000"],
-            60.0,
-            None,
-        );
+        cost("TIMEOUTS, 10k stuck, batch 1000", &["TIMEOUTS, 10k stuck, batch 1000"], 60.0, None);
         let quarantine: Vec<&str> = self.costs("PARSEERR").map(|cost| cost.name.as_str()).collect();
         cost("PARSEERR", &quarantine, 3.0, None);
 
-        let (few, many) = (
-            self.cost(&complete("100", "oldest first")),
-            self.cost(&complete("100k", "oldest first")),
-        );
+        let (few, many) = (self.cost(&complete("100", "oldest first")), self.cost(&complete("100k", "oldest first")));
         if let (Some(few), Some(many)) = (few, many) {
             let growth = many.native / few.native;
             list.push(Target {
@@ -339,12 +285,7 @@ impl Report<'_> {
                 reached: growth <= 1.5,
             });
         }
-        if let Some(bytes) = self
-            .results
-            .bytes
-            .iter()
-            .find(|bytes| bytes.name == "DELAYTICK, batch 100, 1 queue")
-        {
+        if let Some(bytes) = self.results.bytes.iter().find(|bytes| bytes.name == "DELAYTICK, batch 100, 1 queue") {
             let ratio = bytes.native / bytes.lua;
             list.push(Target {
                 work: "bytes to a replica, DELAYTICK batch 100",
@@ -366,31 +307,13 @@ impl Report<'_> {
         }
         let (peer, rmq) = (Habit::of(System::Peer), Habit::of(System::Rmq));
         for (work, habit, peer, least) in [
-            (
-                "RESERVE + ACK, 50 connections, one message at a time, in separate round trips",
-                rmq,
-                peer,
-                2.0,
-            ),
-            (
-                "the same, ACK with the next RESERVE in one write",
-                rmq.joined(),
-                peer,
-                2.0,
-            ),
+            ("RESERVE + ACK, 50 connections, one message at a time, in separate round trips", rmq, peer, 2.0),
+            ("the same, ACK with the next RESERVE in one write", rmq.joined(), peer, 2.0),
             ("the same, and mx-rmq likewise", rmq.joined(), peer.joined(), 2.0),
-            (
-                "RESERVE + ACK, 50 connections, ten at a time",
-                rmq.ten_at_a_time(),
-                peer,
-                6.0,
-            ),
+            ("RESERVE + ACK, 50 connections, ten at a time", rmq.ten_at_a_time(), peer, 6.0),
         ] {
             let find = |habit| {
-                self.results
-                    .lives
-                    .iter()
-                    .find(move |lived| lived.work == "take and settle" && lived.habit == habit)
+                self.results.lives.iter().find(move |lived| lived.work == "take and settle" && lived.habit == habit)
             };
             if let (Some(peer), Some(rmq)) = (find(peer), find(habit)) {
                 let gain = rmq.seen.per_second / peer.seen.per_second;
@@ -539,12 +462,7 @@ impl Report<'_> {
                 let cost = self.cost(&format!("COMPLETE, {word} in processing, {order}"))?;
                 Some((*size, figure(cost)))
             });
-            Line {
-                label: label.into(),
-                colour,
-                dashed,
-                points: points.collect(),
-            }
+            Line { label: label.into(), colour, dashed, points: points.collect() }
         };
         Chart {
             title: "COMPLETE: cost of one call as processing grows".into(),
@@ -552,9 +470,7 @@ impl Report<'_> {
             y_label: "µs in the server",
             lines: vec![
                 line("Lua, oldest first", "oldest first", LUA, false, |cost| cost.lua),
-                line("native, oldest first", "oldest first", NATIVE, false, |cost| {
-                    cost.native
-                }),
+                line("native, oldest first", "oldest first", NATIVE, false, |cost| cost.native),
                 line("plain, oldest first", "oldest first", PLAIN, false, |cost| cost.plain),
                 line("Lua, random", "random", LUA, true, |cost| cost.lua),
                 line("native, random", "random", NATIVE, true, |cost| cost.native),
@@ -568,12 +484,7 @@ impl Report<'_> {
                 let cost = self.cost(&format!("TIMEOUTS, {word} stuck, batch 100"))?;
                 Some((*size, figure(cost)))
             });
-            Line {
-                label: label.into(),
-                colour,
-                dashed: false,
-                points: points.collect(),
-            }
+            Line { label: label.into(), colour, dashed: false, points: points.collect() }
         };
         Chart {
             title: "TIMEOUTS, batch 100: cost of one message as stuck messages grow".into(),
@@ -610,22 +521,13 @@ impl Report<'_> {
         };
         write("complete-growth.svg", &complete.svg());
         write("timeouts-growth.svg", &timeouts.svg());
-        let About {
-            server,
-            machine,
-            day,
-            rounds,
-            life_rounds,
-        } = self.about;
+        let About { server, machine, day, rounds, life_rounds } = self.about;
         let missed: Vec<String> = self
             .list_of_targets()
             .iter()
             .filter(|target| !target.reached)
             .map(|target| {
-                format!(
-                    "- {}: {} was to be reached, {} was measured.",
-                    target.work, target.wanted, target.measured
-                )
+                format!("- {}: {} was to be reached, {} was measured.", target.work, target.wanted, target.measured)
             })
             .collect();
         let missed = if missed.is_empty() {
@@ -653,14 +555,8 @@ impl Report<'_> {
     }
 }
 
-const SIZES: &[(f64, &str)] = &[
-    (100.0, "100"),
-    (1_000.0, "1k"),
-    (3_000.0, "3k"),
-    (10_000.0, "10k"),
-    (30_000.0, "30k"),
-    (100_000.0, "100k"),
-];
+const SIZES: &[(f64, &str)] =
+    &[(100.0, "100"), (1_000.0, "1k"), (3_000.0, "3k"), (10_000.0, "10k"), (30_000.0, "30k"), (100_000.0, "100k")];
 
 /// A Markdown table whose columns line up on a terminal too.
 struct Table {
@@ -669,9 +565,7 @@ struct Table {
 
 impl Table {
     fn new(heads: &[&str]) -> Table {
-        Table {
-            rows: vec![heads.iter().map(ToString::to_string).collect()],
-        }
+        Table { rows: vec![heads.iter().map(ToString::to_string).collect()] }
     }
 
     fn row(&mut self, cells: impl IntoIterator<Item = String>) {
@@ -680,13 +574,7 @@ impl Table {
 
     fn text(&self) -> String {
         let columns = self.rows[0].len();
-        let width = |column: usize| {
-            self.rows
-                .iter()
-                .map(|row| row[column].chars().count())
-                .max()
-                .unwrap_or(0)
-        };
+        let width = |column: usize| self.rows.iter().map(|row| row[column].chars().count()).max().unwrap_or(0);
         let widths: Vec<usize> = (0..columns).map(width).collect();
         let mut text = String::new();
         for (index, row) in self.rows.iter().enumerate() {

@@ -180,11 +180,7 @@ const ERROR: &str = "Expecting ',' delimiter: line 1 column 112 (char 111)";
 impl Settle {
     pub fn new(what: What, variant: Variant, sets: usize, size: usize, scripts: &Rc<Scripts>) -> Settle {
         let sets = (0..sets)
-            .map(|number| Set {
-                keys: Keys::new(variant, number),
-                live: VecDeque::new(),
-                taken: VecDeque::new(),
-            })
+            .map(|number| Set { keys: Keys::new(variant, number), live: VecDeque::new(), taken: VecDeque::new() })
             .collect();
         Settle {
             what,
@@ -213,13 +209,7 @@ impl Settle {
         if self.what == What::Retry {
             let key = &self.sets[0].keys.delay_tasks;
             for other in 0..DELAYED {
-                send!(
-                    out,
-                    "ZADD",
-                    key,
-                    "4000000000000",
-                    format!("another-message-{other:020}")
-                );
+                send!(out, "ZADD", key, "4000000000000", format!("another-message-{other:020}"));
             }
         }
         for number in 0..self.sets.len() {
@@ -245,26 +235,14 @@ impl Settle {
         let id = fresh_id(&mut self.rng);
         let set = &mut self.sets[number];
         let keys = &set.keys;
-        send!(
-            out,
-            "HMSET",
-            keys.payload_map,
-            id,
-            payload(&id),
-            queue_field(&id),
-            keys.queue
-        );
+        send!(out, "HMSET", keys.payload_map, id, payload(&id), queue_field(&id), keys.queue);
         set.live.push_back(id);
         self.put_to_work(number, &id, push, out);
     }
 
     fn put_to_work(&mut self, number: usize, id: &Id, push: &str, out: &mut Wire) {
         self.clock += 1;
-        let deadline = if self.shuffled_deadlines {
-            self.rng.next_u64() % 1_000_000_000
-        } else {
-            self.clock
-        };
+        let deadline = if self.shuffled_deadlines { self.rng.next_u64() % 1_000_000_000 } else { self.clock };
         let keys = &self.sets[number].keys;
         send!(out, "ZINCRBY", keys.expire_monitor, ms(deadline), id);
         send!(out, push, keys.processing, id);
@@ -393,13 +371,8 @@ impl Settle {
             if trim { MAX_COUNT.as_bytes() } else { b"" },
             if self.scripts.hexpire { b"1" } else { b"0" },
         ];
-        let names = [
-            &error_keys.error_map,
-            &error_keys.error_queue,
-            &keys.processing,
-            &keys.expire_monitor,
-            &keys.payload_map,
-        ];
+        let names =
+            [&error_keys.error_map, &error_keys.error_queue, &keys.processing, &keys.expire_monitor, &keys.payload_map];
         match self.variant {
             Variant::Lua | Variant::Native => {
                 if self.variant == Variant::Lua {
@@ -509,22 +482,16 @@ impl Workload for Settle {
             (Variant::Native, What::ParseError { .. }) => &["rmq.parseerr"],
             (_, What::Complete) => &["lrem", "zrem", "hdel"],
             (_, What::Retry) => &["hset", "zadd", "zrem", "lrem"],
-            (_, What::ParseError { .. }) => &[
-                "hset", "lpush", "hexpire", "expire", "llen", "rpop", "hdel", "lrem", "zrem",
-            ],
+            (_, What::ParseError { .. }) => {
+                &["hset", "lpush", "hexpire", "expire", "llen", "rpop", "hdel", "lrem", "zrem"]
+            }
         }
     }
 
     fn expected(&self) -> Vec<Expected> {
         let mut all = Vec::new();
         for set in [&self.sets[0], &self.sets[self.sets.len() - 1]] {
-            let mut expect = |command, key: &String, length| {
-                all.push(Expected {
-                    command,
-                    key: key.clone(),
-                    length,
-                })
-            };
+            let mut expect = |command, key: &String, length| all.push(Expected { command, key: key.clone(), length });
             expect("LLEN", &set.keys.processing, self.size);
             expect("ZCARD", &set.keys.expire_monitor, self.size);
             expect("HLEN", &set.keys.payload_map, 2 * self.size);
@@ -573,18 +540,12 @@ impl Tick {
     pub fn new(variant: Variant, queues: usize, batch: usize, calls: usize, scripts: &Rc<Scripts>) -> Tick {
         let mut rng = Rng::from_seed(7);
         let keys = Keys::new(variant, 0);
-        let pool = (0..calls * batch)
-            .map(|_| (fresh_id(&mut rng), rng.below(queues)))
-            .collect();
+        let pool = (0..calls * batch).map(|_| (fresh_id(&mut rng), rng.below(queues))).collect();
         let queues = (0..queues)
             .map(|number| {
                 let name = format!("{}:q{number:03}", keys.queue);
                 let pending = format!("{name}:pending");
-                Queue {
-                    name,
-                    pending,
-                    length: WAITING,
-                }
+                Queue { name, pending, length: WAITING }
             })
             .collect();
         Tick {
@@ -603,15 +564,7 @@ impl Tick {
     pub fn fill(&mut self, out: &mut Wire) {
         for (id, queue) in &self.pool {
             let queue = &self.queues[*queue].name;
-            send!(
-                out,
-                "HMSET",
-                self.keys.payload_map,
-                id,
-                payload(id),
-                queue_field(id),
-                queue
-            );
+            send!(out, "HMSET", self.keys.payload_map, id, payload(id), queue_field(id), queue);
         }
         for number in 0..NOT_DUE {
             let id = format!("another-message-{number:020}");
@@ -643,28 +596,10 @@ impl Workload for Tick {
         }
         let keys = &self.keys;
         match self.variant {
-            Variant::Lua => send!(
-                out,
-                "EVALSHA",
-                self.scripts.delay,
-                "2",
-                keys.delay_tasks,
-                keys.payload_map,
-                batch
-            ),
+            Variant::Lua => send!(out, "EVALSHA", self.scripts.delay, "2", keys.delay_tasks, keys.payload_map, batch),
             Variant::Native => send!(out, "RMQ.DELAYTICK", keys.delay_tasks, keys.payload_map, batch),
             Variant::Plain => {
-                send!(
-                    out,
-                    "ZRANGE",
-                    keys.delay_tasks,
-                    "0",
-                    AFTER_ALL,
-                    "BYSCORE",
-                    "LIMIT",
-                    "0",
-                    batch
-                );
+                send!(out, "ZRANGE", keys.delay_tasks, "0", AFTER_ALL, "BYSCORE", "LIMIT", "0", batch);
                 for (id, queue) in due {
                     send!(out, "HGET", keys.payload_map, queue_field(id));
                     send!(out, "LPUSH", self.queues[*queue].pending, id);
@@ -672,17 +607,7 @@ impl Workload for Tick {
                 }
             }
             Variant::Variadic => {
-                send!(
-                    out,
-                    "ZRANGE",
-                    keys.delay_tasks,
-                    "0",
-                    AFTER_ALL,
-                    "BYSCORE",
-                    "LIMIT",
-                    "0",
-                    batch
-                );
+                send!(out, "ZRANGE", keys.delay_tasks, "0", AFTER_ALL, "BYSCORE", "LIMIT", "0", batch);
                 out.begin(2 + due.len());
                 out.arg("HMGET");
                 out.arg(&keys.payload_map);
@@ -745,11 +670,8 @@ impl Workload for Tick {
     }
 
     fn expected(&self) -> Vec<Expected> {
-        let mut all = vec![Expected {
-            command: "ZCARD",
-            key: self.keys.delay_tasks.clone(),
-            length: NOT_DUE + self.pool.len(),
-        }];
+        let mut all =
+            vec![Expected { command: "ZCARD", key: self.keys.delay_tasks.clone(), length: NOT_DUE + self.pool.len() }];
         // A call that found less than its batch left one of these shorter.
         all.extend(self.queues.iter().map(|queue| Expected {
             command: "LLEN",
@@ -786,11 +708,7 @@ struct StuckSet {
 impl Stuck {
     pub fn new(variant: Variant, sets: usize, stuck: usize, batch: usize, scripts: &Rc<Scripts>) -> Stuck {
         let sets = (0..sets)
-            .map(|number| StuckSet {
-                keys: Keys::new(variant, number),
-                live: BTreeMap::new(),
-                taken: VecDeque::new(),
-            })
+            .map(|number| StuckSet { keys: Keys::new(variant, number), live: BTreeMap::new(), taken: VecDeque::new() })
             .collect();
         Stuck {
             variant,
@@ -817,15 +735,7 @@ impl Stuck {
             let ids: Vec<Id> = (0..self.stuck).map(|_| fresh_id(&mut self.rng)).collect();
             let keys = &self.sets[number].keys;
             for id in &ids {
-                send!(
-                    out,
-                    "HMSET",
-                    keys.payload_map,
-                    id,
-                    payload(id),
-                    queue_field(id),
-                    keys.queue
-                );
+                send!(out, "HMSET", keys.payload_map, id, payload(id), queue_field(id), keys.queue);
             }
             for ids in ids.chunks(1000) {
                 self.deliver(number, ids, out);
@@ -846,11 +756,7 @@ impl Stuck {
         out.arg(&set.keys.expire_monitor);
         for id in ids {
             self.clock += 1;
-            let deadline = if self.shuffled {
-                self.rng.next_u64() % 1_000_000_000
-            } else {
-                self.clock
-            };
+            let deadline = if self.shuffled { self.rng.next_u64() % 1_000_000_000 } else { self.clock };
             // Two messages with one deadline would not both be known here.
             let deadline = (deadline..).find(|d| !set.live.contains_key(d)).expect("a free one");
             set.live.insert(deadline, *id);
@@ -866,9 +772,8 @@ impl Workload for Stuck {
         self.next_operation += 1;
         let batch = self.batch.to_string();
         let set = &mut self.sets[number];
-        let expired: Vec<Id> = (0..self.batch)
-            .map(|_| set.live.pop_first().expect("a burst is smaller than the set").1)
-            .collect();
+        let expired: Vec<Id> =
+            (0..self.batch).map(|_| set.live.pop_first().expect("a burst is smaller than the set").1).collect();
         set.taken.extend(&expired);
         let keys = &set.keys;
         match self.variant {
@@ -882,26 +787,9 @@ impl Workload for Stuck {
                 AFTER_ALL,
                 batch
             ),
-            Variant::Native => send!(
-                out,
-                "RMQ.TIMEOUTS",
-                keys.expire_monitor,
-                keys.payload_map,
-                AFTER_ALL,
-                batch
-            ),
+            Variant::Native => send!(out, "RMQ.TIMEOUTS", keys.expire_monitor, keys.payload_map, AFTER_ALL, batch),
             Variant::Plain => {
-                send!(
-                    out,
-                    "ZRANGE",
-                    keys.expire_monitor,
-                    "0",
-                    AFTER_ALL,
-                    "BYSCORE",
-                    "LIMIT",
-                    "0",
-                    batch
-                );
+                send!(out, "ZRANGE", keys.expire_monitor, "0", AFTER_ALL, "BYSCORE", "LIMIT", "0", batch);
                 for id in &expired {
                     send!(out, "HGET", keys.payload_map, id);
                     send!(out, "HGET", keys.payload_map, queue_field(id));
@@ -911,17 +799,7 @@ impl Workload for Stuck {
                 }
             }
             Variant::Variadic => {
-                send!(
-                    out,
-                    "ZRANGE",
-                    keys.expire_monitor,
-                    "0",
-                    AFTER_ALL,
-                    "BYSCORE",
-                    "LIMIT",
-                    "0",
-                    batch
-                );
+                send!(out, "ZRANGE", keys.expire_monitor, "0", AFTER_ALL, "BYSCORE", "LIMIT", "0", batch);
                 out.begin(2 + 2 * expired.len());
                 out.arg("HMGET");
                 out.arg(&keys.payload_map);
@@ -961,13 +839,8 @@ impl Workload for Stuck {
 
     fn expected(&self) -> Vec<Expected> {
         // A call that found less than its batch left one of the lists longer.
-        let expect = |command, key: &String| Expected {
-            command,
-            key: key.clone(),
-            length: self.stuck,
-        };
+        let expect = |command, key: &String| Expected { command, key: key.clone(), length: self.stuck };
         let keys = self.sets.iter().map(|set| &set.keys);
-        keys.flat_map(|keys| [expect("LLEN", &keys.processing), expect("ZCARD", &keys.expire_monitor)])
-            .collect()
+        keys.flat_map(|keys| [expect("LLEN", &keys.processing), expect("ZCARD", &keys.expire_monitor)]).collect()
     }
 }

@@ -1,18 +1,8 @@
-//! One file a command, each from top to bottom: arguments, checks, change, effects, reply.
+//! One file a command, each from top to bottom: arguments, checks, change, reply. Effects and events follow from the
+//! change.
 
-pub mod ack;
-pub mod complete;
-pub mod deadletter;
-pub mod delaytick;
-pub mod extend;
-pub mod nack;
-pub mod nextdelay;
+pub mod admin;
 #[cfg(feature = "panic-probe")]
 pub mod panic_probe;
-pub mod parseerr;
-pub mod publish;
-pub mod redrive;
-pub mod reserve;
-pub mod retry;
-pub mod schedule;
-pub mod timeouts;
+pub mod queue;
+pub mod twins;

@@ -4,8 +4,8 @@
 
 use crate::error::Error;
 use crate::redis::command::{key, optional, Command, KeyUse, Kind, Spec};
-use crate::redis::key::End;
-use crate::redis::{Call, ListKey};
+use crate::redis::list::End;
+use crate::redis::{Invocation, ListKey};
 
 pub struct PanicProbe;
 
@@ -19,11 +19,11 @@ impl Command for PanicProbe {
         args: &[key("key", KeyUse::Update), optional("write", Kind::Word("WRITE"))],
     };
 
-    fn run<'c>(call: &'c Call<'c>) -> Result<(), Error> {
-        let mut list = ListKey::open(call, call.args()[0], "key")?;
-        if call.args().len() > 1 {
-            list.push(End::Left, call.args()[0]);
-            call.replicate(c"LPUSH", list.name(), &call.args()[..1]);
+    fn run<'c>(call: &'c Invocation<'c>) -> Result<(), Error> {
+        let ([key], options) = call.keys_and_args()?;
+        let mut list = ListKey::open(call, key)?;
+        if !options.is_empty() {
+            list.push(End::Left, key.name);
         }
         panic!("probe with {} arguments, a NUL \0 and a %s", call.args().len());
     }

@@ -1,9 +1,6 @@
 //! The server's function table. A function that a server lacks is a `None`, whatever version number that server
 //! reports; so the load asks for each function the module needs, once, and every later use may rely on it.
 
-use std::ffi::{c_void, CStr};
-use std::ptr::null_mut;
-
 use redis_module::raw;
 
 /// Calls an API function that `missing()` has checked at load.
@@ -49,19 +46,19 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_ReplyWithNull,
         RedisModule_ReplyWithNullArray,
         RedisModule_Replicate,
-        RedisModule_ReplicateVerbatim,
-        RedisModule_SubscribeToServerEvent,
         RedisModule_GetServerInfo,
         RedisModule_ServerInfoGetFieldUnsigned,
         RedisModule_FreeServerInfo,
         RedisModule_NotifyKeyspaceEvent,
         RedisModule_GetContextFlags,
         RedisModule_GetSelectedDb,
+        RedisModule_DbSize,
         RedisModule_GetClientId,
         RedisModule_GetClientUserNameById,
         RedisModule_GetCurrentUserName,
         RedisModule_GetModuleUserFromUserName,
         RedisModule_FreeModuleUser,
+        RedisModule_GetModuleUserACLString,
         RedisModule_ACLCheckKeyPermissions,
         RedisModule_ACLCheckCommandPermissions,
         RedisModule_ACLAddLogEntry,
@@ -75,8 +72,12 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_KeyType,
         RedisModule_ValueLength,
         RedisModule_GetExpire,
+        RedisModule_SetAbsExpire,
         RedisModule_HashGet,
         RedisModule_HashSet,
+        RedisModule_ScanCursorCreate,
+        RedisModule_ScanCursorDestroy,
+        RedisModule_ScanKey,
         RedisModule_ListPush,
         RedisModule_ListPop,
         RedisModule_ListGet,
@@ -96,25 +97,14 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_CallReplyArrayElement,
         RedisModule_FreeCallReply,
         RedisModule_GetCommandKeys,
+        RedisModule_IsKeysPositionRequest,
+        RedisModule_KeyAtPosWithFlags,
         RedisModule_BlockClientOnKeys,
-        RedisModule_DeauthenticateAndCloseClient,
+        RedisModule_SignalKeyAsReady,
+        RedisModule_AvoidReplicaTraffic,
+        RedisModule_CreateTimer,
+        RedisModule_StopTimer,
+        RedisModule_ReplyWithMap,
     );
     None
-}
-
-/// Looks up a function that the crate does not know; null where the server does not have it.
-pub fn look_up(name: &CStr) -> *mut c_void {
-    let mut function: *mut c_void = null_mut();
-    // SAFETY: the name ends in NUL; the server stores a pointer, or nothing.
-    unsafe {
-        if let Some(get) = raw::RedisModule_GetApi {
-            get(name.as_ptr(), (&raw mut function).cast());
-        }
-    }
-    function
-}
-
-/// Valkey has its functions under a name of its own too.
-pub fn is_valkey() -> bool {
-    !look_up(c"ValkeyModule_Call").is_null()
 }

@@ -3,20 +3,20 @@
 
 use std::ffi::{c_int, CString};
 use std::ptr::{null, null_mut};
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use redis_module::raw;
 
 use super::api::api;
 use super::entry::{self, Handler};
 use super::log;
-use super::{Call, OwnedStr};
+use super::Invocation;
 
 pub struct Spec {
     pub name: &'static str,
     pub summary: &'static str,
     pub complexity: &'static str,
-    /// Flags as RedisModule_CreateCommand takes them.
+    /// Flags as RedisModule_CreateCommand takes them. With `getkeys-api` the server asks the module which keys a call has:
+    /// for a key that may be absent (`Kind::KeyOrNone`), and for permission on derived keys (`acl`).
     pub flags: &'static str,
     /// ACL categories, for servers that let a module say so (7.2 and later).
     pub categories: &'static str,
@@ -33,15 +33,21 @@ pub struct Arg {
 pub enum Kind {
     /// A key and what the command does with it.
     Key(KeyUse),
+    /// The same; an empty name means none, needs no permission and belongs to no slot.
+    KeyOrNone(KeyUse),
+    /// The namespace: no key, but clients and the server route by it.
+    Namespace,
     Text,
     Integer,
     Double,
-    /// A word that stands for itself.
+    /// A keyword without value.
     Word(&'static str),
-    /// A word followed by an argument.
+    /// A keyword with a value.
     Option(&'static str, Plain),
     /// Several arguments that come together.
     Group(&'static [Arg]),
+    /// One of several.
+    OneOf(&'static [Arg]),
 }
 
 #[derive(Clone, Copy)]
@@ -56,22 +62,22 @@ pub enum Need {
     Optional,
     /// One or more.
     Several,
+    /// None or more.
+    Any,
 }
 
-/// Key use, in the words of the server's key specs. What a command tells of a key's content needs read permission;
+/// Key use, in the words of the server's key specs. What a command returns of a key's content needs read permission;
 /// what it changes needs write permission.
 #[derive(Clone, Copy)]
 pub enum KeyUse {
     Read,
-    /// Removes; tells nothing.
+    /// Removes; returns nothing.
     Remove,
-    /// Removes and tells.
+    /// Removes and returns.
     Take,
-    /// Changes and adds; tells nothing.
+    /// Changes and adds; returns nothing.
     Update,
-    /// Changes and tells.
-    ReadUpdate,
-    /// Adds; tells nothing.
+    /// Adds; returns nothing.
     Insert,
 }
 
@@ -87,45 +93,45 @@ impl KeyUse {
             KeyUse::Remove => RW | DELETE,
             KeyUse::Take => RW | ACCESS | DELETE,
             KeyUse::Update => RW | UPDATE,
-            KeyUse::ReadUpdate => RW | ACCESS | UPDATE,
             KeyUse::Insert => RW | INSERT,
         })
     }
 }
 
+pub const NAMESPACE: Arg = required("namespace", Kind::Namespace);
+
 pub const fn key(name: &'static str, key_use: KeyUse) -> Arg {
     required(name, Kind::Key(key_use))
 }
 
+pub const fn key_or_none(name: &'static str, key_use: KeyUse) -> Arg {
+    required(name, Kind::KeyOrNone(key_use))
+}
+
 pub const fn required(name: &'static str, kind: Kind) -> Arg {
-    Arg {
-        name,
-        kind,
-        need: Need::Required,
-    }
+    Arg { name, kind, need: Need::Required }
 }
 
 pub const fn optional(name: &'static str, kind: Kind) -> Arg {
-    Arg {
-        name,
-        kind,
-        need: Need::Optional,
-    }
+    Arg { name, kind, need: Need::Optional }
+}
+
+pub const fn any(name: &'static str, kind: Kind) -> Arg {
+    Arg { name, kind, need: Need::Any }
 }
 
 pub const fn several(name: &'static str, kind: Kind) -> Arg {
-    Arg {
-        name,
-        kind,
-        need: Need::Several,
-    }
+    Arg { name, kind, need: Need::Several }
 }
 
 impl Spec {
-    /// As COMMAND INFO tells it: the least number of words, negative where more may follow.
+    /// As COMMAND INFO shows it: the least number of words, negative where more may follow.
     fn arity(&self) -> c_int {
-        let least = 1 + self.args.iter().map(Arg::least_words).sum::<c_int>();
-        let open = self.args.iter().any(|arg| arg.need != Need::Required);
+        // Where a keyword has to follow, the command itself says which one is missing.
+        let keyword = |arg: &Arg| arg.need != Need::Optional && matches!(arg.kind, Kind::Option(..) | Kind::OneOf(_));
+        let before = self.args.iter().take_while(|arg| !keyword(arg));
+        let least = 1 + before.map(Arg::least_words).sum::<c_int>();
+        let open = self.args.iter().any(Arg::may_take_more);
         if open {
             -least
         } else {
@@ -134,21 +140,53 @@ impl Spec {
     }
 
     /// Keys come first, one after the other.
-    fn keys(&self) -> impl Iterator<Item = KeyUse> + '_ {
-        self.args.iter().map_while(|arg| match arg.kind {
-            Kind::Key(key_use) => Some(key_use),
-            _ => None,
-        })
+    pub(super) const fn keys(&self) -> &'static [Arg] {
+        let mut count = 0;
+        while count < self.args.len() && matches!(self.args[count].kind, Kind::Key(_) | Kind::KeyOrNone(_)) {
+            count += 1;
+        }
+        self.args.split_at(count).0
+    }
+
+    fn is_in_namespace(&self) -> bool {
+        self.args.first().is_some_and(|arg| matches!(arg.kind, Kind::Namespace))
+    }
+
+    /// Whether a call may block its client.
+    pub(super) fn waits(&self) -> bool {
+        self.flags.contains("blocking")
+    }
+
+    pub(super) const fn writes(&self) -> bool {
+        matches!(self.flags.as_bytes(), [b'w', b'r', b'i', b't', b'e', ..])
     }
 }
 
 impl Arg {
+    pub(super) fn key_flags(&self) -> u64 {
+        match self.kind {
+            Kind::Key(key_use) | Kind::KeyOrNone(key_use) => key_use.flags(),
+            _ => 0,
+        }
+    }
+
+    /// Whether the number of its words varies.
+    fn may_take_more(&self) -> bool {
+        let inside = match self.kind {
+            Kind::Group(args) => args.iter().any(Arg::may_take_more),
+            Kind::OneOf(_) => true,
+            _ => false,
+        };
+        inside || self.need != Need::Required
+    }
+
     fn least_words(&self) -> c_int {
-        if self.need == Need::Optional {
+        if matches!(self.need, Need::Optional | Need::Any) {
             return 0;
         }
         match self.kind {
             Kind::Group(args) => args.iter().map(Arg::least_words).sum(),
+            Kind::OneOf(args) => args.iter().map(Arg::least_words).min().unwrap_or(0),
             Kind::Option(..) => 2,
             _ => 1,
         }
@@ -158,20 +196,22 @@ impl Arg {
 /// A command of the table: its description and its code.
 pub trait Command {
     const SPEC: Spec;
-    fn run<'c>(call: &'c Call<'c>) -> Result<(), crate::error::Error>;
+    fn run<'c>(call: &'c Invocation<'c>) -> Result<(), crate::error::Error>;
 }
 
+/// A row of the module's table of commands.
 pub struct Entry {
     spec: &'static Spec,
     handler: Handler,
 }
 
 impl Entry {
+    pub(super) fn spec(&self) -> &'static Spec {
+        self.spec
+    }
+
     pub const fn of<C: Command + 'static>() -> Self {
-        Entry {
-            spec: const { &C::SPEC },
-            handler: entry::handler::<C>,
-        }
+        Entry { spec: const { &C::SPEC }, handler: entry::handler::<C> }
     }
 }
 
@@ -186,20 +226,12 @@ fn register_one(ctx: *mut raw::RedisModuleCtx, entry: &Entry) -> Result<(), Stri
     let spec = entry.spec;
     let name = c_string(spec.name);
     let flags = c_string(spec.flags);
-    let key_count = spec.keys().count() as c_int;
+    let routed = if spec.is_in_namespace() { 1 } else { spec.keys().len() as c_int };
     let ok = raw::REDISMODULE_OK as c_int;
     // SAFETY: the context is that of the load; all strings are NUL-terminated and copied by the server; `Docs` keeps
     // what its arrays point to alive until the server has copied it.
     unsafe {
-        if api!(RedisModule_CreateCommand(
-            ctx,
-            name.as_ptr(),
-            Some(entry.handler),
-            flags.as_ptr(),
-            1,
-            key_count,
-            1
-        )) != ok
+        if api!(RedisModule_CreateCommand(ctx, name.as_ptr(), Some(entry.handler), flags.as_ptr(), 1, routed, 1)) != ok
         {
             return Err("the server refused the command (is another module using the name?)".into());
         }
@@ -212,10 +244,7 @@ fn register_one(ctx: *mut raw::RedisModuleCtx, entry: &Entry) -> Result<(), Stri
         if let Some(set_categories) = raw::RedisModule_SetCommandACLCategories {
             let categories = c_string(spec.categories);
             if set_categories(command, categories.as_ptr()) != ok {
-                log::warning(&format!(
-                    "rmq: ACL categories '{}' not set for {}",
-                    spec.categories, spec.name
-                ));
+                log::warning(&format!("rmq: ACL categories '{}' not set for {}", spec.categories, spec.name));
             }
         }
     }
@@ -236,8 +265,16 @@ struct Docs {
 
 impl Docs {
     fn command_info(&mut self, spec: &Spec) -> raw::RedisModuleCommandInfo {
-        for (index, key_use) in spec.keys().enumerate() {
-            self.key_specs.push(key_spec(index as c_int + 1, key_use.flags()));
+        for (index, key) in spec.keys().iter().enumerate() {
+            // Without this flag the server reads the key specs and does not ask.
+            let asks = if spec.flags.contains("getkeys-api") { raw::REDISMODULE_CMD_KEY_VARIABLE_FLAGS } else { 0 };
+            self.key_specs.push(key_spec(index as c_int + 1, key.key_flags() | u64::from(asks)));
+        }
+        if spec.is_in_namespace() {
+            // NOT_KEY alone is refused by the server; it wants one of the other flags beside it.
+            let use_flag = if spec.writes() { raw::REDISMODULE_CMD_KEY_RW } else { raw::REDISMODULE_CMD_KEY_RO };
+            let flags = raw::REDISMODULE_CMD_KEY_NOT_KEY | use_flag;
+            self.key_specs.push(key_spec(1, u64::from(flags)));
         }
         // SAFETY: an all-zero key spec (and argument, below) is the API's end mark.
         self.key_specs.push(unsafe { std::mem::zeroed() });
@@ -275,14 +312,15 @@ impl Docs {
                 Need::Required => raw::REDISMODULE_CMD_ARG_NONE,
                 Need::Optional => raw::REDISMODULE_CMD_ARG_OPTIONAL,
                 Need::Several => raw::REDISMODULE_CMD_ARG_MULTIPLE,
+                Need::Any => raw::REDISMODULE_CMD_ARG_OPTIONAL | raw::REDISMODULE_CMD_ARG_MULTIPLE,
             } as c_int;
             entry.type_ = match arg.kind {
-                Kind::Key(_) => {
+                Kind::Key(_) | Kind::KeyOrNone(_) => {
                     entry.key_spec_index = *next_key;
                     *next_key += 1;
                     raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_KEY
                 }
-                Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+                Kind::Namespace | Kind::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
                 Kind::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
                 Kind::Double => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_DOUBLE,
                 Kind::Word(token) => {
@@ -299,6 +337,10 @@ impl Docs {
                 Kind::Group(inner) => {
                     entry.subargs = self.args_of(inner, next_key);
                     raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_BLOCK
+                }
+                Kind::OneOf(inner) => {
+                    entry.subargs = self.args_of(inner, next_key);
+                    raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_ONEOF
                 }
             };
             list.push(entry);
@@ -325,66 +367,8 @@ fn key_spec(position: c_int, flags: u64) -> raw::RedisModuleCommandKeySpec {
     spec.begin_search_type = raw::RedisModuleKeySpecBeginSearchType_REDISMODULE_KSPEC_BS_INDEX;
     spec.bs.index.pos = position;
     spec.find_keys_type = raw::RedisModuleKeySpecFindKeysType_REDISMODULE_KSPEC_FK_RANGE;
-    spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 {
-        lastkey: 0,
-        keystep: 1,
-        limit: 0,
-    };
+    spec.fk.range = raw::RedisModuleCommandKeySpec__bindgen_ty_2__bindgen_ty_1 { lastkey: 0, keystep: 1, limit: 0 };
     spec
-}
-
-static FIELD_EXPIRY: AtomicBool = AtomicBool::new(false);
-
-/// Whether the server can expire one field of a hash: asked for the command, once, at load.
-pub fn server_has_field_expiry() -> bool {
-    FIELD_EXPIRY.load(Ordering::Relaxed)
-}
-
-pub(super) fn look_for_field_expiry(ctx: *mut raw::RedisModuleCtx) {
-    FIELD_EXPIRY.store(server_has(ctx, "HPEXPIREAT"), Ordering::Relaxed);
-}
-
-/// The plain commands that effects are made of, and those that the module runs. A server may have them renamed or
-/// switched off (rename-command): effects would then not be sent, and nobody would notice before a failover.
-const PLAIN: [&str; 13] = [
-    "HSET",
-    "HDEL",
-    "LPUSH",
-    "RPUSH",
-    "RPOP",
-    "LMOVE",
-    "LREM",
-    "LSET",
-    "ZADD",
-    "ZREM",
-    "PEXPIREAT",
-    "LPOS",
-    "EXISTS",
-];
-
-pub(super) fn look_for_plain_commands(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
-    match PLAIN.iter().find(|name| !server_has(ctx, name)) {
-        Some(name) => Err(format!(
-            "the server's {name} is renamed or switched off, and the module needs it"
-        )),
-        None => Ok(()),
-    }
-}
-
-fn server_has(ctx: *mut raw::RedisModuleCtx, command: &str) -> bool {
-    let name = OwnedStr::new(command.as_bytes());
-    let mut keys: c_int = 0;
-    // SAFETY: argv is one string, which is alive; errno is this thread's. The name alone is too little for any of the
-    // commands asked for, so that no array comes back; if one did, it would be ours to free.
-    unsafe {
-        *libc::__errno_location() = 0;
-        let positions = api!(RedisModule_GetCommandKeys(ctx, &mut name.as_ref().raw(), 1, &mut keys));
-        if !positions.is_null() {
-            api!(RedisModule_Free(positions.cast()));
-            return true;
-        }
-        *libc::__errno_location() != libc::ENOENT
-    }
 }
 
 #[cfg(test)]
@@ -401,10 +385,7 @@ mod tests {
             key("a", KeyUse::Update),
             key("b", KeyUse::Read),
             required("batch", Kind::Integer),
-            several(
-                "pair",
-                Kind::Group(&[required("id", Kind::Text), required("payload", Kind::Text)]),
-            ),
+            several("pair", Kind::Group(&[required("id", Kind::Text), required("payload", Kind::Text)])),
             optional("count", Kind::Option("COUNT", Plain::Integer)),
         ],
     };
@@ -415,7 +396,22 @@ mod tests {
     }
 
     #[test]
+    fn a_missing_keyword_is_left_to_the_command() {
+        const INNER: Spec = Spec {
+            args: &[required(
+                "which",
+                Kind::OneOf(&[
+                    required("count", Kind::Option("COUNT", Plain::Integer)),
+                    several("id", Kind::Option("IDS", Plain::Text)),
+                ]),
+            )],
+            ..TICK
+        };
+        assert_eq!(INNER.arity(), -1);
+    }
+
+    #[test]
     fn keys_are_the_leading_key_arguments() {
-        assert_eq!(TICK.keys().count(), 2);
+        assert_eq!(TICK.keys().len(), 2);
     }
 }

@@ -5,10 +5,10 @@ use std::ffi::{c_char, c_int, c_longlong, c_void, CString};
 use redis_module::raw;
 
 use super::api::api;
-use super::Call;
+use super::Invocation;
 use crate::settings::{self, Setting};
 
-pub(super) fn register(call: &Call) -> Result<(), String> {
+pub(super) fn register(call: &Invocation) -> Result<(), String> {
     settings::take_load_arguments(&call.load_args())?;
     for setting in settings::ALL {
         let name = CString::new(setting.name).expect("a setting's name has no NUL");

@@ -2,30 +2,85 @@
 
 use std::ffi::{c_int, CStr, CString};
 
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicU64, Ordering};
+
 use redis_module::raw;
 
 use super::api::api;
+use super::command::Entry;
+use super::Invocation;
+use crate::clock::waiting;
 use crate::stats;
+use crate::traffic;
 
 pub(super) fn register(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
     // SAFETY: the context is that of the load; the callback is a function of this module.
     let status = unsafe { api!(RedisModule_RegisterInfoFunc(ctx, Some(write_section))) };
-    (status == raw::REDISMODULE_OK as c_int)
-        .then_some(())
-        .ok_or_else(|| "the INFO section was refused".into())
+    (status == raw::REDISMODULE_OK as c_int).then_some(()).ok_or_else(|| "the INFO section was refused".into())
 }
 
-unsafe extern "C" fn write_section(ctx: *mut raw::RedisModuleInfoCtx, _crash_report: c_int) {
+unsafe extern "C" fn write_section(ctx: *mut raw::RedisModuleInfoCtx, crash_report: c_int) {
     // SAFETY: the context is that of the running INFO; names are NUL-terminated and copied.
     unsafe {
         if api!(RedisModule_InfoAddSection(ctx, c"".as_ptr())) != raw::REDISMODULE_OK as c_int {
             return;
         }
-        for (name, value) in stats::all() {
+        if crash_report == 0 {
+            notice_reset(false);
+        }
+        // A crash report is written where the crash happened, perhaps while the gauges are locked.
+        let gauges = if crash_report == 0 { &waiting::gauges()[..] } else { &[] };
+        for (name, value) in stats::all().chain(gauges.iter().copied()) {
             if let Ok(name) = CString::new(name) {
                 api!(RedisModule_InfoAddFieldULongLong(ctx, name.as_ptr(), value));
             }
         }
+    }
+}
+
+/// Calls of the module's commands that never wait, counted by the module. (The server counts a call that waits later.)
+static CALLS: AtomicU64 = AtomicU64::new(0);
+/// How many of them came before the last CONFIG RESETSTAT.
+static CALLS_BEFORE_RESET: AtomicU64 = AtomicU64::new(0);
+
+pub(super) fn count_call() {
+    CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
+}
+
+/// A module is not told of CONFIG RESETSTAT. But the server has then counted fewer calls than the module has, and the
+/// counters start again. `running`: whether one of the calls is running now, which the server counts when it is over.
+pub(super) fn notice_reset(running: bool) {
+    let calls = CALLS.load(Ordering::Relaxed);
+    let expected = calls - CALLS_BEFORE_RESET.load(Ordering::Relaxed) - u64::from(running);
+    if calls_counted_by_server() < expected {
+        CALLS_BEFORE_RESET.store(calls, Ordering::Relaxed);
+        stats::reset();
+        traffic::reset();
+    }
+}
+
+fn calls_counted_by_server() -> u64 {
+    // SAFETY: no context is needed; names end in NUL; the data are freed once, after what they hold has been read.
+    unsafe {
+        let info = api!(RedisModule_GetServerInfo(null_mut(), c"commandstats".as_ptr()));
+        let calls = |entry: &Entry| {
+            let name = CString::new(format!("cmdstat_{}", entry.spec().name)).ok()?;
+            let field = api!(RedisModule_ServerInfoGetFieldC(info, name.as_ptr()));
+            let text = (!field.is_null()).then(|| CStr::from_ptr(field).to_str().ok()).flatten()?;
+            text.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok()
+        };
+        let waits = |entry: &&Entry| !entry.spec().waits();
+        let sum = crate::COMMANDS.iter().filter(waits).filter_map(calls).sum();
+        api!(RedisModule_FreeServerInfo(null_mut(), info));
+        sum
+    }
+}
+
+impl Invocation<'_> {
+    /// Sets the counters to 0 if CONFIG RESETSTAT was called since the last look. Within a command that does not wait.
+    pub fn notice_reset_of_statistics(&self) {
+        notice_reset(true);
     }
 }
 
@@ -35,11 +90,7 @@ pub(super) fn server_number(ctx: *mut raw::RedisModuleCtx, section: &CStr, field
     unsafe {
         let info = api!(RedisModule_GetServerInfo(ctx, section.as_ptr()));
         let mut failed: c_int = 0;
-        let number = api!(RedisModule_ServerInfoGetFieldUnsigned(
-            info,
-            field.as_ptr(),
-            &mut failed
-        ));
+        let number = api!(RedisModule_ServerInfoGetFieldUnsigned(info, field.as_ptr(), &mut failed));
         api!(RedisModule_FreeServerInfo(ctx, info));
         (failed == raw::REDISMODULE_OK as c_int).then_some(number)
     }

@@ -9,12 +9,8 @@ use super::api::api;
 /// What goes between quotes in a log line or an error: printable ASCII, the rest escaped, cut at 128 characters.
 pub fn printable(bytes: &[u8]) -> String {
     const MAX: usize = 128;
-    let mut text: String = bytes
-        .iter()
-        .take(MAX)
-        .flat_map(|byte| std::ascii::escape_default(*byte))
-        .map(char::from)
-        .collect();
+    let mut text: String =
+        bytes.iter().take(MAX).flat_map(|byte| std::ascii::escape_default(*byte)).map(char::from).collect();
     if bytes.len() > MAX {
         text.push_str("...");
     }

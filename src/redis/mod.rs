@@ -1,23 +1,32 @@
-//! Everything that touches the module API, and all of the crate's unsafe code. Above this folder a command sees
-//! typed handles (`HashKey`, `ListKey`, `ZsetKey`), borrowed strings and a `Call`; no pointer, no reference count.
+//! Everything that touches the module API, and all of the crate's unsafe code. Above this folder the code sees typed
+//! handles (`HashKey`, `ListKey`, `ZsetKey`), borrowed strings and an `Invocation`; no pointer, no reference count.
 #![allow(unsafe_code)]
 
 pub mod acl;
-pub mod alloc;
+mod alloc;
 mod api;
-pub mod call;
+pub mod blocking;
 pub mod command;
-pub mod config;
+mod config;
+mod effects;
 mod entry;
-mod events;
-pub mod info;
-pub mod key;
-mod listeners;
+mod hash;
+mod info;
+pub mod invocation;
+mod key;
+pub mod list;
+mod load;
 pub mod log;
-pub mod string;
-mod unload;
+mod plain;
+pub mod reply;
+mod server;
+mod string;
+pub mod timer;
+pub mod zset;
 
-pub use call::Call;
-pub use entry::blocking;
-pub use key::{HashKey, ListKey, ZsetKey};
+pub use hash::HashKey;
+pub use invocation::{Invocation, KeyArg};
+pub use list::ListKey;
+pub use server::server;
 pub use string::{OwnedStr, StrRef};
+pub use zset::ZsetKey;

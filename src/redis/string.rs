@@ -17,12 +17,9 @@ pub struct StrRef<'a> {
 
 impl<'a> StrRef<'a> {
     /// # Safety
-    /// The string is not used after its owner is gone.
-    pub(super) unsafe fn assume_alive(string: StrRef<'_>) -> StrRef<'static> {
-        StrRef {
-            raw: string.raw,
-            owner: PhantomData,
-        }
+    /// `raw` is not null, and outlives 'a.
+    pub(super) unsafe fn borrow(raw: *mut raw::RedisModuleString) -> Self {
+        StrRef { raw: NonNull::new_unchecked(raw), owner: PhantomData }
     }
 
     pub(super) fn raw(self) -> *mut raw::RedisModuleString {
@@ -50,6 +47,8 @@ impl AsRef<[u8]> for StrRef<'_> {
     }
 }
 
+/// The same size and meaning as a pointer to the string: a slice of these is an array of strings to the server.
+#[repr(transparent)]
 pub struct OwnedStr {
     raw: NonNull<raw::RedisModuleString>,
 }
@@ -59,14 +58,8 @@ impl OwnedStr {
         // SAFETY: pointer and length describe `bytes`, which the server copies. A null context means that nobody
         // but this handle frees the string.
         unsafe {
-            let raw = api!(RedisModule_CreateString(
-                std::ptr::null_mut(),
-                bytes.as_ptr().cast(),
-                bytes.len()
-            ));
-            OwnedStr {
-                raw: NonNull::new_unchecked(raw),
-            }
+            let raw = api!(RedisModule_CreateString(std::ptr::null_mut(), bytes.as_ptr().cast(), bytes.len()));
+            OwnedStr { raw: NonNull::new_unchecked(raw) }
         }
     }
 
@@ -74,9 +67,7 @@ impl OwnedStr {
         // SAFETY: as in `new`.
         unsafe {
             let raw = api!(RedisModule_CreateStringFromLongLong(std::ptr::null_mut(), value));
-            OwnedStr {
-                raw: NonNull::new_unchecked(raw),
-            }
+            OwnedStr { raw: NonNull::new_unchecked(raw) }
         }
     }
 
@@ -107,10 +98,7 @@ impl OwnedStr {
     }
 
     pub fn as_ref(&self) -> StrRef<'_> {
-        StrRef {
-            raw: self.raw,
-            owner: PhantomData,
-        }
+        StrRef { raw: self.raw, owner: PhantomData }
     }
 
     pub fn bytes(&self) -> &[u8] {

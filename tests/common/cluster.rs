@@ -43,7 +43,7 @@ impl Cluster {
         &self.nodes
     }
 
-    /// The nodes that say of themselves that they are primaries, and live.
+    /// The live nodes that are primaries by their own account.
     pub fn primaries(&self) -> Vec<&Server> {
         self.live().filter(|node| node.is_primary()).collect()
     }
@@ -64,7 +64,7 @@ impl Cluster {
             .expect("a cluster client")
     }
 
-    /// A connection of the whole cluster; `cmd!` and its kin take it.
+    /// A connection of the whole cluster; `cmd!`, `ok!`, `ask!` and `err!` take it.
     pub fn con(&self) -> ClusterConnection {
         self.client().get_connection().expect("a cluster connection")
     }
@@ -91,10 +91,10 @@ impl Cluster {
         self.nodes[node].kill9();
     }
 
-    /// Waits until every live node calls the cluster well.
+    /// Waits until every live node reports the cluster as ok.
     pub fn wait_ok(&self) {
         let ok = || self.live().all(|node| node.cluster_state() == "ok");
-        // After a failure the cluster stays well until the failure is noticed.
+        // After a failure the cluster stays ok until the failure is noticed.
         assert!(eventually(deadline(), ok), "the cluster did not recover");
     }
 
@@ -138,9 +138,7 @@ impl Cluster {
         let all_met = || {
             let count = self.nodes.len();
             let knows_all = |node: &Server| node.ask_cluster("NODES").lines().count() == count;
-            self.nodes
-                .iter()
-                .all(|node| knows_all(node) && !node.ask_cluster("NODES").contains("handshake"))
+            self.nodes.iter().all(|node| knows_all(node) && !node.ask_cluster("NODES").contains("handshake"))
         };
         assert!(eventually(deadline(), all_met), "the nodes did not meet");
         for (i, node) in replicas.iter().enumerate() {
@@ -207,11 +205,6 @@ fn redis_cli(builder: &Builder) -> Option<PathBuf> {
         next_to_it("valkey-cli").filter(|path| path.exists()),
         Some("redis-cli".into()),
     ];
-    let runs = |path: &PathBuf| {
-        Command::new(path)
-            .arg("--version")
-            .output()
-            .is_ok_and(|o| o.status.success())
-    };
+    let runs = |path: &PathBuf| Command::new(path).arg("--version").output().is_ok_and(|o| o.status.success());
     known.into_iter().flatten().find(runs)
 }

@@ -20,36 +20,32 @@ macro_rules! command {
     }};
 }
 
-/// Calls a command on a connection (plain or cluster): `RedisResult<Value>`.
-macro_rules! cmd {
-    ($con:expr, $($arg:expr),+ $(,)?) => {{
+/// Sends a command on a connection (plain or cluster): `RedisResult<Value>`.
+macro_rules! send {
+    ($con:expr, $command:expr) => {{
         #[allow(unused_imports)]
         use redis::ConnectionLike as _;
-        $crate::common::commands::top_error($con.req_command(&$crate::common::command!($($arg),+)))
+        $crate::common::commands::top_error($con.req_command($command))
     }};
+}
+
+/// Calls a command: `RedisResult<Value>`.
+macro_rules! cmd {
+    ($con:expr, $($arg:expr),+ $(,)?) => {
+        $crate::common::send!($con, &$crate::common::command!($($arg),+))
+    };
 }
 
 /// Calls a command that must succeed: its `Value`.
 macro_rules! ok {
     ($con:expr, $($arg:expr),+ $(,)?) => {{
         let command = $crate::common::command!($($arg),+);
-        let result = {
-            #[allow(unused_imports)]
-            use redis::ConnectionLike as _;
-            $crate::common::commands::top_error($con.req_command(&command))
-        };
-        match result {
-            Ok(value) => value,
-            Err(e) => panic!(
-                "{}\n  gave the error: {}",
-                $crate::common::line_of(&command),
-                $crate::common::error_text(&e)
-            ),
-        }
+        let result = $crate::common::send!($con, &command);
+        result.unwrap_or_else(|e| $crate::common::commands::failed(&command, &e))
     }};
 }
 
-/// Calls a command that must succeed, and converts its reply to the type that the place asks for.
+/// Calls a command that must succeed, and converts its reply to the type that the caller expects.
 macro_rules! ask {
     ($con:expr, $($arg:expr),+ $(,)?) => {
         redis::from_redis_value($crate::common::ok!($con, $($arg),+)).expect("a reply of the type asked for")
@@ -60,23 +56,26 @@ macro_rules! ask {
 macro_rules! err {
     ($con:expr, $($arg:expr),+ $(,)?) => {{
         let command = $crate::common::command!($($arg),+);
-        let result = {
-            #[allow(unused_imports)]
-            use redis::ConnectionLike as _;
-            $crate::common::commands::top_error($con.req_command(&command))
-        };
-        match result {
-            Ok(value) => panic!(
-                "{}\n  should fail, but replied {:?}",
-                $crate::common::line_of(&command),
-                value
-            ),
-            Err(e) => $crate::common::error_text(&e),
-        }
+        let result = $crate::common::send!($con, &command);
+        $crate::common::commands::error_of(&command, result)
     }};
 }
 
-pub(crate) use {ask, cmd, command, err, ok};
+pub(crate) use {ask, cmd, command, err, ok, send};
+
+#[track_caller]
+pub fn failed(command: &Cmd, error: &RedisError) -> Value {
+    panic!("{}\n  gave the error: {}", line_of(command), error_text(error))
+}
+
+/// The error of a command that must fail.
+#[track_caller]
+pub fn error_of(command: &Cmd, result: RedisResult<Value>) -> String {
+    match result {
+        Ok(value) => panic!("{}\n  should fail, but replied {value:?}", line_of(command)),
+        Err(e) => error_text(&e),
+    }
+}
 
 /// Calls a command given as a list of arguments, for tests that build them.
 pub fn call<A: AsRef<[u8]>>(con: &mut impl ConnectionLike, args: &[A]) -> RedisResult<Value> {

@@ -1,5 +1,6 @@
-//! What the integration tests stand on: real servers that they start themselves, and helpers that let a test
-//! read like the sentence it proves. A test file begins with `mod common; use common::*;`.
+//! What the integration tests share: real servers that they start themselves, and helpers that let a test
+//! read like the sentence it proves. Each test binary declares `mod common` once; a test file
+//! begins with `use crate::common::*;`.
 //!
 //! | variable | meaning | default |
 //! |---|---|---|
@@ -12,8 +13,10 @@
 // Each test binary uses its own part of this.
 #![allow(dead_code, unused_imports, unused_macros)]
 
+pub mod cases;
 pub mod cluster;
 pub mod commands;
+pub mod messages;
 pub mod observe;
 pub mod peer;
 pub mod process;

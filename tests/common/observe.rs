@@ -1,4 +1,4 @@
-//! What bystanders see of a command: WATCH and keyspace notifications.
+//! What other clients see of a command: WATCH and keyspace notifications.
 
 use super::resp::{Raw, Reply};
 use super::Server;
@@ -16,7 +16,7 @@ impl Watcher {
         Watcher { con }
     }
 
-    /// True when a transaction of this watcher still goes through.
+    /// True when a transaction of this watcher still succeeds.
     pub fn untouched(mut self) -> bool {
         super::ok!(self.con, "MULTI");
         super::ok!(self.con, "PING");

@@ -63,10 +63,8 @@ impl Peer {
 
 /// The text of every script of the peer, by name, those that do not compile included.
 pub fn sources() -> BTreeMap<String, String> {
-    let folder = std::env::var_os("RMQ_PEER").map_or_else(
-        || in_repository(".servers/peer/mx_rmq/resources/lua_scripts"),
-        PathBuf::from,
-    );
+    let folder = std::env::var_os("RMQ_PEER")
+        .map_or_else(|| in_repository(".servers/peer/mx_rmq/resources/lua_scripts"), PathBuf::from);
     let mut found = BTreeMap::new();
     let mut folders = vec![folder.clone()];
     while let Some(folder) = folders.pop() {

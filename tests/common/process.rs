@@ -54,7 +54,7 @@ pub fn spawn_bound_to_this_process(mut command: Command) -> io::Result<Child> {
 /// A loopback port that is free now and that this process does not hand out again.
 ///
 /// Below the ephemeral range, so that no outgoing connection takes it while its server restarts. Another process may
-/// still be faster: whoever binds it retries.
+/// still be faster: the caller that binds it retries.
 pub fn free_port() -> u16 {
     const FIRST: u32 = 15_000;
     const COUNT: u32 = 17_000;

@@ -13,21 +13,18 @@ use std::time::{Duration, Instant};
 /// A command as it was propagated, argument by argument.
 pub type Propagated = Vec<Vec<u8>>;
 
-/// Attached to a server as a replica; hears every command that it propagates.
+/// Attached to a server as a replica; receives every command that it propagates.
 pub struct ReplicaTap {
     socket: TcpStream,
     commands: Receiver<Propagated>,
 }
 
 impl ReplicaTap {
-    /// Attaches and takes the full synchronisation; what is written after this returns is heard.
+    /// Attaches and takes the full synchronisation; what is written after this returns is received.
     pub fn attach(server: &Server) -> ReplicaTap {
         let socket = TcpStream::connect(("127.0.0.1", server.port())).expect("a connection");
         socket.set_nodelay(true).expect("nodelay");
-        let mut stream = Stream {
-            socket,
-            buffer: Vec::new(),
-        };
+        let mut stream = Stream { socket, buffer: Vec::new() };
         stream.socket.set_read_timeout(Some(deadline())).unwrap();
 
         stream.send(&["REPLCONF", "listening-port", "1"]);
@@ -70,22 +67,17 @@ impl ReplicaTap {
     }
 
     fn commands_until(&self, marker: &[&str]) -> Vec<Propagated> {
-        let mut heard = Vec::new();
+        let mut received = Vec::new();
         loop {
-            let command = self
-                .commands
-                .recv_timeout(deadline())
-                .unwrap_or_else(|e| panic!("the replication stream ended before the marker ({e}); heard {heard:?}"));
-            if command
-                .iter()
-                .map(Vec::as_slice)
-                .eq(marker.iter().map(|m| m.as_bytes()))
-            {
-                return heard;
+            let command = self.commands.recv_timeout(deadline()).unwrap_or_else(|e| {
+                panic!("the replication stream ended before the marker ({e}); received {received:?}")
+            });
+            if command.iter().map(Vec::as_slice).eq(marker.iter().map(|m| m.as_bytes())) {
+                return received;
             }
             let name = command[0].to_ascii_uppercase();
             if !matches!(name.as_slice(), b"PING" | b"SELECT" | b"REPLCONF") {
-                heard.push(command);
+                received.push(command);
             }
         }
     }
@@ -142,7 +134,7 @@ impl Stream {
         }
     }
 
-    /// A server that is busy sends empty lines to show that it lives.
+    /// A server that is busy sends empty lines as a sign of life.
     fn skip_empty_lines(&mut self) {
         let empty = self.buffer.iter().take_while(|b| **b == b'\n').count();
         self.buffer.drain(..empty);
@@ -202,10 +194,7 @@ impl Stream {
                 self.buffer.drain(..length);
                 offset += length as u64;
                 if let Reply::Array(args) = reply {
-                    let command: Propagated = args
-                        .iter()
-                        .map(|arg| arg.bytes().unwrap_or_default().to_vec())
-                        .collect();
+                    let command: Propagated = args.iter().map(|arg| arg.bytes().unwrap_or_default().to_vec()).collect();
                     asked |= command[0].eq_ignore_ascii_case(b"REPLCONF");
                     if found.send(command).is_err() {
                         return;
@@ -246,9 +235,7 @@ impl Replica {
 
     pub fn started_as(builder: Builder, primary: &Server) -> Replica {
         let primary_port = primary.port();
-        let server = builder
-            .config_line(&format!("replicaof 127.0.0.1 {primary_port}"))
-            .start();
+        let server = builder.config_line(&format!("replicaof 127.0.0.1 {primary_port}")).start();
         let replica = Replica { server, primary_port };
         replica.wait_synced();
         replica
@@ -284,8 +271,6 @@ fn replication_field(port: u16, field: &str) -> String {
     let mut raw = Raw::try_connect(port).expect("a connection");
     let info = raw.call(&["INFO", "replication"]);
     let info = String::from_utf8_lossy(info.bytes().unwrap_or_default()).into_owned();
-    let value = info
-        .lines()
-        .find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(String::from));
+    let value = info.lines().find_map(|line| line.strip_prefix(field)?.strip_prefix(':').map(String::from));
     value.unwrap_or_default()
 }

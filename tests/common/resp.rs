@@ -5,7 +5,7 @@ use std::io::{self, ErrorKind, Read, Write};
 use std::net::TcpStream;
 use std::time::Duration;
 
-/// A reply, told apart as finely as the protocol does.
+/// A reply, with all the types that the protocol has.
 #[derive(Clone, Debug, PartialEq)]
 pub enum Reply {
     Simple(String),
@@ -125,10 +125,7 @@ impl Raw {
         let stream = TcpStream::connect(("127.0.0.1", port))?;
         stream.set_nodelay(true)?;
         stream.set_read_timeout(Some(deadline()))?;
-        Ok(Raw {
-            stream,
-            buffer: Vec::new(),
-        })
+        Ok(Raw { stream, buffer: Vec::new() })
     }
 
     /// How long a read waits before it fails.

@@ -35,10 +35,8 @@ pub fn module() -> &'static Path {
         let path = target.join("release/librmq.so");
         if !path.exists() {
             let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
-            let built = Command::new(cargo)
-                .args(["build", "--release"])
-                .current_dir(env!("CARGO_MANIFEST_DIR"))
-                .status();
+            let built =
+                Command::new(cargo).args(["build", "--release"]).current_dir(env!("CARGO_MANIFEST_DIR")).status();
             assert!(
                 built.is_ok_and(|status| status.success()) && path.exists(),
                 "`cargo build --release` did not make {path:?}"
@@ -117,8 +115,7 @@ impl Builder {
 
     /// Starts, or panics with the server's log.
     pub fn start(self) -> Server {
-        self.try_start()
-            .unwrap_or_else(|log| panic!("the server did not start; its log:\n{log}"))
+        self.try_start().unwrap_or_else(|log| panic!("the server did not start; its log:\n{log}"))
     }
 
     /// Starts, or gives the log of the server that would not.
@@ -188,24 +185,19 @@ fn port_was_taken(log: &str) -> bool {
 fn knows_settings_of_7(binary: &Path) -> bool {
     static KNOWN: Mutex<Option<HashMap<PathBuf, bool>>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(|e| e.into_inner());
-    *known
-        .get_or_insert_with(HashMap::new)
-        .entry(binary.into())
-        .or_insert_with(|| {
-            let output = Command::new(binary).arg("--version").output();
-            let text = output.map_or_else(
-                |e| panic!("cannot run the server binary {binary:?}: {e}"),
-                |o| String::from_utf8_lossy(&o.stdout).into_owned(),
-            );
-            let version = text.split("v=").nth(1).unwrap_or_default();
-            parse_version(version).0 >= 7
-        })
+    *known.get_or_insert_with(HashMap::new).entry(binary.into()).or_insert_with(|| {
+        let output = Command::new(binary).arg("--version").output();
+        let text = output.map_or_else(
+            |e| panic!("cannot run the server binary {binary:?}: {e}"),
+            |o| String::from_utf8_lossy(&o.stdout).into_owned(),
+        );
+        let version = text.split("v=").nth(1).unwrap_or_default();
+        parse_version(version).0 >= 7
+    })
 }
 
 fn parse_version(text: &str) -> (u32, u32, u32) {
-    let mut numbers = text
-        .split(|c: char| !c.is_ascii_digit())
-        .map(|n| n.parse().unwrap_or(0));
+    let mut numbers = text.split(|c: char| !c.is_ascii_digit()).map(|n| n.parse().unwrap_or(0));
     let mut next = || numbers.next().unwrap_or(0);
     (next(), next(), next())
 }
@@ -261,12 +253,6 @@ impl Server {
     /// A fresh connection, RESP2.
     pub fn con(&self) -> Connection {
         self.connect(RedisConnectionInfo::default())
-    }
-
-    /// Unloads the module, which may close any connection; the one that comes back is fresh.
-    pub fn unload(&self) -> Connection {
-        ok!(self.con(), "MODULE", "UNLOAD", "rmq");
-        self.con()
     }
 
     pub fn con_resp3(&self) -> Connection {
@@ -329,7 +315,7 @@ impl Server {
 
     /// What INFO commandstats says of a command; zeros if it was never called.
     pub fn commandstats(&self, command: &str) -> CommandStats {
-        // A module's commands stand there as the module writes them.
+        // The names of a module's commands are there in the case that the module registered.
         let field = format!("cmdstat_{command}");
         let stats = self.info("commandstats");
         let stats = stats.iter().find(|(name, _)| name.eq_ignore_ascii_case(&field));
@@ -342,11 +328,8 @@ impl Server {
 
     /// Whether the server has the command.
     pub fn supports(&self, command: &str) -> bool {
-        let info: Vec<redis::Value> = redis::cmd("COMMAND")
-            .arg("INFO")
-            .arg(command)
-            .query(&mut self.con())
-            .expect("COMMAND INFO");
+        let info: Vec<redis::Value> =
+            redis::cmd("COMMAND").arg("INFO").arg(command).query(&mut self.con()).expect("COMMAND INFO");
         matches!(info.first(), Some(value) if *value != redis::Value::Nil)
     }
 
@@ -383,8 +366,13 @@ impl Server {
     /// Starts again in the same folder, on the same port, with the same arguments; stops it first if it runs.
     pub fn restart(&self) {
         self.stop();
-        self.launch()
-            .unwrap_or_else(|log| panic!("the server did not restart; its log:\n{log}"));
+        let mut launched = Ok(());
+        // A child that was just forked when its parent was killed holds the port for a moment.
+        let _ = eventually(deadline(), || {
+            launched = self.launch();
+            !launched.as_ref().is_err_and(|log| port_was_taken(log))
+        });
+        launched.unwrap_or_else(|log| panic!("the server did not restart; its log:\n{log}"));
     }
 
     /// Spawns the process and waits until *it* answers, or returns its log.
@@ -392,11 +380,7 @@ impl Server {
         let config = self.dir().join("server.conf");
         fs::write(&config, self.config_file()).expect("config file");
         let logged_before = fs::metadata(self.log_path()).map_or(0, |m| m.len() as usize);
-        let log = OpenOptions::new()
-            .create(true)
-            .append(true)
-            .open(self.log_path())
-            .expect("log file");
+        let log = OpenOptions::new().create(true).append(true).open(self.log_path()).expect("log file");
 
         let binary = self.builder.binary();
         let mut command = Command::new(&binary);
@@ -404,10 +388,7 @@ impl Server {
         for (name, value) in &self.builder.args {
             command.arg(format!("--{name}")).arg(value);
         }
-        command
-            .stdin(Stdio::null())
-            .stdout(log.try_clone().expect("log file"))
-            .stderr(log);
+        command.stdin(Stdio::null()).stdout(log.try_clone().expect("log file")).stderr(log);
         let mut child = spawn_bound_to_this_process(command)
             .map_err(|e| format!("cannot run the server binary {binary:?}: {e}"))?;
 

@@ -61,11 +61,7 @@ impl Snapshot {
             let Some(contents) = contents_of(con, &name) else {
                 continue;
             };
-            let mut key = Key {
-                contents,
-                expires_at: None,
-                fields_expire_at: BTreeMap::new(),
-            };
+            let mut key = Key { contents, expires_at: None, fields_expire_at: BTreeMap::new() };
             if with_ttls {
                 let at: i64 = ask!(con, "PEXPIRETIME", &name);
                 key.expires_at = (at >= 0).then_some(at);
@@ -249,10 +245,7 @@ fn short(bytes: &Bytes) -> String {
     }
     let start = Bytes(bytes.0[..SHOWN].to_vec());
     // Equal starts must not hide that the rest differs.
-    let sum = bytes
-        .0
-        .iter()
-        .fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add((*b).into()));
+    let sum = bytes.0.iter().fold(0u32, |sum, b| sum.wrapping_mul(31).wrapping_add((*b).into()));
     format!("{start:?}… ({} bytes, sum {sum:08x})", bytes.0.len())
 }
 

@@ -1,0 +1,40 @@
+// A worker for two queues, by priority. Retries, backoff, dead letters, recovery of killed workers are the server's.
+package main
+
+import (
+	"context"
+	"encoding/json"
+	"errors"
+	"os"
+	"time"
+
+	"github.com/redis/go-redis/v9"
+)
+
+// Your work. This one takes as long and fails as often as the message asks.
+func handle(payload string, attempts int64) error {
+	order := map[string]int64{}
+	if err := json.Unmarshal([]byte(payload), &order); err != nil {
+		return err
+	}
+	time.Sleep(time.Duration(order["work_ms"]) * time.Millisecond)
+	if attempts <= order["fails"] {
+		return errors.New("asked to fail")
+	}
+	return nil
+}
+
+func main() { // ends when the connection is lost; the read timeout must be longer than BLOCK
+	ctx, r := context.Background(), redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR"), ReadTimeout: 10 * time.Second})
+	for taken, err := []any{}, error(nil); err == nil || err == redis.Nil; { // Nil: no message in these two seconds
+		taken, err = r.Do(ctx, "RMQ.RESERVE", "app", 10000, "BLOCK", 2000, "FROM", "urgent", "orders").Slice()
+		for _, m := range taken {
+			m := m.([]any) // id, payload, receipt, attempts, queue
+			if failed := handle(m[1].(string), m[3].(int64)); failed != nil {
+				err = r.Do(ctx, "RMQ.NACK", "app", m[0], m[2], "ERROR", failed.Error()).Err()
+			} else {
+				err = r.Do(ctx, "RMQ.ACK", "app", m[0], m[2]).Err()
+			}
+		}
+	}
+}

@@ -1,0 +1,216 @@
+//! Who waits, and the timers that wake the server for them. While a client waits in a namespace there is one timer for it: it
+//! fires when the earliest delay or lease is due, and at least once a second, to notice what plain commands and scripts
+//! have put there. It keeps the time, which fills the pending lists, and the server then serves the clients.
+
+use std::collections::HashMap;
+use std::sync::{Mutex, MutexGuard, PoisonError};
+
+use super::keep::Keys;
+use super::Now;
+use crate::error::Error;
+use crate::lists::PENDING;
+use crate::namespace::Namespace;
+use crate::policy::Policy;
+use crate::redis::timer::{Timer, Timers};
+use crate::redis::{Invocation, ListKey, OwnedStr};
+
+/// What plain commands have put into the keys is noticed within this time.
+const LOOK_EVERY_MS: i64 = 1000;
+/// After this time a timer tries again where the server refuses writes.
+const RETRY_MS: i64 = 100;
+
+/// The clients that wait in one namespace of one database.
+struct Waiting {
+    db: i32,
+    namespace: Vec<u8>,
+    clients: usize,
+    /// How many wait for each queue, by its short name.
+    queues: HashMap<Vec<u8>, usize>,
+    timer: Option<Timer>,
+    /// When the timer fires, Unix ms.
+    fires_at: i64,
+}
+
+#[derive(Default)]
+struct State {
+    by_token: HashMap<usize, Waiting>,
+    tokens: HashMap<(i32, Vec<u8>), usize>,
+    last_token: usize,
+    /// The worst lateness of a timer since it was last asked for.
+    worst_lateness_ms: i64,
+}
+
+lazy_static::lazy_static! {
+    static ref STATE: Mutex<State> = Mutex::default();
+}
+
+fn state() -> MutexGuard<'static, State> {
+    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// One waiting client.
+pub struct Waiter {
+    token: usize,
+    queues: Vec<Vec<u8>>,
+}
+
+impl Waiter {
+    /// A client begins to wait for these queues; the next message is due at `next_due`, if any is delayed or leased.
+    pub fn begin(ns: &Namespace, queues: Vec<Vec<u8>>, next_due: Option<f64>) -> Waiter {
+        let key = (ns.call.selected_db(), ns.names.namespace.clone());
+        let mut state = state();
+        let token = match state.tokens.get(&key) {
+            Some(token) => *token,
+            None => {
+                state.last_token += 1;
+                let token = state.last_token;
+                state.tokens.insert(key.clone(), token);
+                let (db, namespace) = key;
+                let queues = HashMap::new();
+                let waiting = Waiting { db, namespace, clients: 0, queues, timer: None, fires_at: i64::MAX };
+                state.by_token.insert(token, waiting);
+                token
+            }
+        };
+        if let Some(waiting) = state.by_token.get_mut(&token) {
+            waiting.clients += 1;
+            for queue in &queues {
+                *waiting.queues.entry(queue.clone()).or_insert(0) += 1;
+            }
+            waiting.fire_at(ns.call.timers(), token, next_look(next_due));
+        }
+        Waiter { token, queues }
+    }
+
+    pub fn end(&self, timers: Timers) {
+        let mut state = state();
+        let Some(waiting) = state.by_token.get_mut(&self.token) else { return };
+        waiting.clients -= 1;
+        for queue in &self.queues {
+            if let Some(count) = waiting.queues.get_mut(queue) {
+                *count -= 1;
+                if *count == 0 {
+                    waiting.queues.remove(queue);
+                }
+            }
+        }
+        if waiting.clients == 0 {
+            let key = (waiting.db, std::mem::take(&mut waiting.namespace));
+            if let Some(timer) = waiting.timer.take() {
+                timers.stop(timer);
+            }
+            state.by_token.remove(&self.token);
+            state.tokens.remove(&key);
+        }
+    }
+}
+
+impl Waiting {
+    /// Makes sure that the timer fires at this time or earlier.
+    fn fire_at(&mut self, timers: Timers, token: usize, unix_ms: i64) {
+        if self.timer.is_some() && self.fires_at <= unix_ms {
+            return;
+        }
+        if let Some(timer) = self.timer.take() {
+            timers.stop(timer);
+        }
+        // A millisecond later, so that it never fires too early by a fraction.
+        let now = Now::read().ms();
+        let after_ms = unix_ms.saturating_add(1).saturating_sub(now).clamp(0, LOOK_EVERY_MS);
+        self.timer = Some(timers.start(after_ms, token));
+        self.fires_at = unix_ms.max(now);
+    }
+}
+
+fn next_look(next_due: Option<f64>) -> i64 {
+    let latest = Now::read().ms() + LOOK_EVERY_MS;
+    next_due.map_or(latest, |due| latest.min(due as i64))
+}
+
+/// Something becomes due at this time.
+pub fn due_at(call: &Invocation, namespace: &[u8], unix_ms: i64) {
+    let mut state = state();
+    if state.by_token.is_empty() {
+        return;
+    }
+    let key = (call.selected_db(), namespace.to_vec());
+    let Some(token) = state.tokens.get(&key).copied() else { return };
+    if let Some(waiting) = state.by_token.get_mut(&token) {
+        waiting.fire_at(call.timers(), token, unix_ms);
+    }
+}
+
+/// A timer has fired: keeps the time of its namespace, and starts the next one while somebody waits.
+pub fn fired(call: &Invocation, token: usize) -> Result<(), Error> {
+    let now = Now::read();
+    let (namespace, queues) = {
+        let mut state = state();
+        let Some(waiting) = state.by_token.get_mut(&token) else { return Ok(()) };
+        waiting.timer = None;
+        let lateness = now.ms().saturating_sub(waiting.fires_at);
+        let found = (waiting.namespace.clone(), waiting.queues.keys().cloned().collect::<Vec<_>>());
+        state.worst_lateness_ms = state.worst_lateness_ms.max(lateness);
+        found
+    };
+    let next = look(call, &namespace, &queues, now);
+    if let Some(waiting) = state().by_token.get_mut(&token) {
+        waiting.fire_at(call.timers(), token, next.unwrap_or_else(|_| now.ms() + RETRY_MS));
+    }
+    Ok(())
+}
+
+/// Keeps the time, and signals lists that clients wait for although they are not empty. Returns when to look again.
+fn look(call: &Invocation, namespace: &[u8], queues: &[Vec<u8>], now: Now) -> Result<i64, Error> {
+    let ns = Namespace::of_server(call, namespace);
+    // Before any key is open: in a timer Redis 7.0 reads the clock anew, and a key that has a TTL may expire at any look.
+    if !call.may_write_to(ns.names.expires.as_ref()) || !ns.is_here() {
+        return Ok(now.ms() + RETRY_MS);
+    }
+    let mut keys = Keys::open(&ns)?;
+    let more = keys.keep_time(&ns, now)?;
+    let has_payloads = keys.payloads.exists();
+    let next = match (more, has_payloads) {
+        (true, _) => now.ms(),
+        (false, true) => next_look(keys.next_due()),
+        // What is due stays, and is looked at once a second.
+        (false, false) => next_look(None),
+    };
+    let is_waited_for = |short: &&Vec<u8>| {
+        let name = OwnedStr::new(short);
+        !Policy::of(&keys.queues, name.as_ref(), ns.names.default.as_ref()).paused
+    };
+    let waited_for: Vec<&Vec<u8>> = queues.iter().filter(is_waited_for).collect();
+    drop(keys);
+    if has_payloads {
+        wake(&ns, waited_for.into_iter().map(|short| &short[..]));
+    }
+    Ok(next)
+}
+
+/// Makes the server ask the clients that wait for these queues, where there is something pending.
+pub fn wake<'a>(ns: &Namespace, queues: impl Iterator<Item = &'a [u8]>) {
+    for short in queues {
+        let pending = OwnedStr::concat(ns.names.queue(short).bytes(), PENDING);
+        let is_filled = ListKey::open_named(ns.call, &pending).is_ok_and(|list| list.len() > 0);
+        if is_filled {
+            ns.call.signal_key_as_ready(pending.as_ref());
+        }
+    }
+}
+
+/// The queues of a namespace that clients wait for, by short name, and how many wait for each.
+pub fn queues_waited_for(ns: &Namespace) -> HashMap<Vec<u8>, usize> {
+    let state = state();
+    let key = (ns.call.selected_db(), ns.names.namespace.clone());
+    let waiting = state.tokens.get(&key).and_then(|token| state.by_token.get(token));
+    waiting.map_or_else(HashMap::new, |waiting| waiting.queues.clone())
+}
+
+/// Waiting clients, timers, and the worst lateness of a timer since the last look, in ms.
+pub fn gauges() -> [(&'static str, u64); 3] {
+    let mut state = state();
+    let clients: usize = state.by_token.values().map(|waiting| waiting.clients).sum();
+    let timers = state.by_token.values().filter(|waiting| waiting.timer.is_some()).count();
+    let lateness = std::mem::take(&mut state.worst_lateness_ms).max(0);
+    [("waiting_clients", clients as u64), ("timers", timers as u64), ("worst_wakeup_lateness_ms", lateness as u64)]
+}

@@ -1,0 +1,176 @@
+//! RMQ.POLICY namespace [queue [ATTEMPTS n] [BACKOFF first_ms max_ms] [PAUSED yes|no] | queue RESET]
+//!
+//! Sets what is named and keeps the rest; without a value it reads, with RESET it forgets. The queue `*` is the
+//! namespace's default. Replies with the effective policy; without a queue, with what is stored for each.
+
+use crate::args;
+use crate::clock::waiting;
+use crate::error::Error;
+use crate::lists::{PENDING, PROCESSING};
+use crate::namespace::Namespace;
+use crate::policy::{Policy, Stored, DEFAULT};
+use crate::redis::command::{optional, required, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::{HashKey, Invocation, ListKey, OwnedStr, StrRef};
+
+pub struct PolicyCommand;
+
+/// What a call changes.
+#[derive(Default)]
+struct Change {
+    attempts: Option<i64>,
+    backoff: Option<(i64, i64)>,
+    paused: Option<bool>,
+    reset: bool,
+}
+
+impl Command for PolicyCommand {
+    const SPEC: Spec = Spec {
+        name: "RMQ.POLICY",
+        summary: "Reads or sets a queue's attempts, backoff and pause.",
+        complexity: "O(1); without a queue O(Q) for Q queues",
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        args: &[
+            NAMESPACE,
+            optional(
+                "policy",
+                Kind::Group(&[
+                    required("queue", Kind::Text),
+                    optional("attempts", Kind::Option("ATTEMPTS", Plain::Integer)),
+                    optional(
+                        "backoff",
+                        Kind::Group(&[
+                            required("backoff", Kind::Word("BACKOFF")),
+                            required("first_ms", Kind::Integer),
+                            required("max_ms", Kind::Integer),
+                        ]),
+                    ),
+                    optional("paused", Kind::Option("PAUSED", Plain::Text)),
+                    optional("reset", Kind::Word("RESET")),
+                ]),
+            ),
+        ],
+    };
+
+    fn run<'c>(call: &'c Invocation<'c>) -> Result<(), Error> {
+        let [namespace, words @ ..] = call.args() else {
+            return Err(Error::WrongArity);
+        };
+        let ns = Namespace::of_caller(call, *namespace)?;
+        let [queue, words @ ..] = words else {
+            return list(&ns);
+        };
+        if queue.bytes() != DEFAULT {
+            ns.queue(*queue)?;
+        }
+        let change = Change::parse(words)?;
+        let mut queues = if words.is_empty() { ns.queues()? } else { ns.queues_to_change()? };
+        ns.check_slot(!queues.exists())?;
+        let before = queues.get(*queue).map_or_else(Stored::default, |field| Stored::read(field.bytes()));
+
+        let mut is_resumed = false;
+        if !words.is_empty() {
+            let after = change.apply(before);
+            store(&ns, &mut queues, *queue, after, change.reset);
+            is_resumed = before.paused && !after.paused;
+        }
+
+        let policy = Policy::of(&queues, *queue, ns.names.default.as_ref());
+        drop(queues);
+        if is_resumed {
+            let waited_for = waiting::queues_waited_for(&ns);
+            waiting::wake(&ns, waited_for.keys().map(|short| &short[..]));
+        }
+        let fields = policy.fields();
+        call.reply_map(fields.len());
+        call.reply_fields(&fields);
+        Ok(())
+    }
+}
+
+impl Change {
+    fn parse(words: &[StrRef]) -> Result<Self, Error> {
+        let mut change = Change::default();
+        let mut words = words.iter();
+        while let Some(word) = words.next() {
+            let name = word.bytes().to_ascii_uppercase();
+            let mut value = |option| words.next().ok_or(Error::OptionNeedsValue(option));
+            match &name[..] {
+                b"ATTEMPTS" if change.attempts.is_none() => {
+                    change.attempts = Some(args::count("ATTEMPTS", value("ATTEMPTS")?.bytes())?);
+                }
+                b"BACKOFF" if change.backoff.is_none() => {
+                    let first = args::delay_ms("BACKOFF", value("BACKOFF")?.bytes())?;
+                    let max = args::delay_ms("BACKOFF", value("BACKOFF")?.bytes())?;
+                    if max < first {
+                        return Err(Error::Invalid {
+                            argument: "BACKOFF",
+                            expected: "a first delay and a longest one that is not shorter, in milliseconds",
+                        });
+                    }
+                    change.backoff = Some((first, max));
+                }
+                b"PAUSED" if change.paused.is_none() => {
+                    change.paused = Some(args::yes_or_no("PAUSED", value("PAUSED")?.bytes())?);
+                }
+                b"RESET" if !change.reset => change.reset = true,
+                b"ATTEMPTS" => return Err(Error::RepeatedOption("ATTEMPTS")),
+                b"BACKOFF" => return Err(Error::RepeatedOption("BACKOFF")),
+                b"PAUSED" => return Err(Error::RepeatedOption("PAUSED")),
+                b"RESET" => return Err(Error::RepeatedOption("RESET")),
+                _ => return Err(Error::UnknownOption(word.bytes().to_vec())),
+            }
+        }
+        if change.reset && (change.attempts.is_some() || change.backoff.is_some() || change.paused.is_some()) {
+            return Err(Error::NotTogether("RESET", "other options"));
+        }
+        Ok(change)
+    }
+
+    fn apply(&self, before: Stored) -> Stored {
+        if self.reset {
+            return Stored::default();
+        }
+        Stored {
+            attempts: self.attempts.or(before.attempts),
+            backoff: self.backoff.or(before.backoff),
+            paused: self.paused.unwrap_or(before.paused),
+        }
+    }
+}
+
+/// The field also says that the queue exists, so RESET removes it only where the queue has no list.
+fn store(ns: &Namespace, queues: &mut HashKey, queue: StrRef, policy: Stored, reset: bool) {
+    let has_list = |suffix: &[u8]| {
+        let name = OwnedStr::concat(ns.names.queue(queue.bytes()).bytes(), suffix);
+        ListKey::open_named(ns.call, &name).is_ok_and(|list| list.len() > 0)
+    };
+    if reset && (queue.bytes() == DEFAULT || !has_list(PENDING) && !has_list(PROCESSING)) {
+        queues.delete(queue);
+        return;
+    }
+    let json = OwnedStr::new(&policy.to_json());
+    if queues.get(queue).is_none_or(|stored| stored.bytes() != json.bytes()) {
+        queues.set(queue, json.as_ref());
+    }
+}
+
+/// What is stored, for each queue.
+fn list(ns: &Namespace) -> Result<(), Error> {
+    let call = ns.call;
+    let queues = ns.queues()?;
+    ns.check_slot(!queues.exists())?;
+    let mut stored: Vec<(OwnedStr, Stored)> = Vec::new();
+    queues.each(|queue, field| stored.push((queue, Stored::read(field.bytes()))));
+    stored.sort_by(|(one, _), (other, _)| one.bytes().cmp(other.bytes()));
+    call.reply_map(stored.len());
+    for (queue, policy) in &stored {
+        call.reply_str(queue.as_ref());
+        let effective = Policy::effective(*policy, Stored::default()).fields();
+        let is_set = [policy.attempts.is_some(), policy.backoff.is_some(), policy.backoff.is_some(), policy.paused];
+        let fields: Vec<_> = effective.into_iter().zip(is_set).filter(|(_, is_set)| *is_set).collect();
+        call.reply_map(fields.len());
+        fields.iter().for_each(|(field, _)| call.reply_fields(&[*field]));
+    }
+    Ok(())
+}

@@ -1,0 +1,241 @@
+//! RMQ.PUBLISH namespace [URGENT] [DELAY ms | AT unix_ms] [ONCE ms] TO queue id payload [id payload …]
+//!
+//! New messages, to the left of pending; with URGENT to the right, where they are taken next; with DELAY or AT they become
+//! due later. For the id `*` the server makes one. An id that exists already is left alone, so a producer may publish
+//! again after a lost reply; with ONCE also one that was published with ONCE within that time, even if it is done by now.
+//! Replies with an array: the id of each message, or nil for one that was left alone.
+
+use crate::args::{self, writable_id, Opt};
+use crate::clock::Now;
+use crate::error::Error;
+use crate::hash::IdSet;
+use crate::id;
+use crate::lists::Lists;
+use crate::message::{attempts_field, queue_field};
+use crate::namespace::Namespace;
+use crate::redis::command::{optional, required, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::list::End;
+use crate::redis::zset::Walk;
+use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
+use crate::stats::{self, Counter};
+use crate::traffic::{self, Event};
+use smallvec::SmallVec;
+
+pub struct Publish;
+
+/// Entries of `once` whose time is over, removed in one call.
+const FORGOTTEN_PER_CALL: usize = 100;
+
+struct Request<'c> {
+    urgent: bool,
+    /// Unix ms.
+    due: Option<i64>,
+    once_ms: Option<i64>,
+    queue: StrRef<'c>,
+    messages: &'c [StrRef<'c>],
+}
+
+/// The id of a new message; None for one that is left alone.
+type NewId = Option<OwnedStr>;
+
+impl Command for Publish {
+    const SPEC: Spec = Spec {
+        name: "RMQ.PUBLISH",
+        summary: "Stores new messages, pending at once or due later.",
+        complexity: "O(N) for N messages, O(N*log(M)) with DELAY or AT for the size M of delays",
+        flags: "write deny-oom fast",
+        categories: "write fast",
+        args: &[
+            NAMESPACE,
+            optional("urgent", Kind::Word("URGENT")),
+            optional(
+                "due",
+                Kind::OneOf(&[
+                    required("delay", Kind::Option("DELAY", Plain::Integer)),
+                    required("at", Kind::Option("AT", Plain::Integer)),
+                ]),
+            ),
+            optional("once", Kind::Option("ONCE", Plain::Integer)),
+            required("queue", Kind::Option("TO", Plain::Text)),
+            several("message", Kind::Group(&[required("id", Kind::Text), required("payload", Kind::Text)])),
+        ],
+    };
+
+    fn run<'c>(call: &'c Invocation<'c>) -> Result<(), Error> {
+        let [namespace, words @ ..] = call.args() else {
+            return Err(Error::WrongArity);
+        };
+        let now = Now::read();
+        let request = Request::parse(words, now)?;
+        let ns = Namespace::of_caller(call, *namespace)?;
+        let queue = ns.queue(request.queue)?;
+        let mut payloads = ns.payloads()?;
+        let mut once = request.once_ms.map(|_| ns.once()).transpose()?;
+        ns.check_pending(queue.bytes())?;
+        let mut place = match request.due {
+            Some(due) => Place::Delays(ns.delays()?, due),
+            None => Place::Pending(Lists::pending_of(&ns), ns.queues()?),
+        };
+        ns.check_slot(!payloads.exists() || place.is_missing() || once.as_ref().is_some_and(|once| !once.exists()))?;
+        if let Place::Pending(pending, _) = &mut place {
+            let list = pending.find(OwnedStr::retain(queue.as_ref()))?;
+            if !pending.is_usable(list) {
+                return Err(pending.why_unusable(list));
+            }
+        }
+        let ids = request.new_ids(&ns, &payloads, once.as_ref(), queue.as_ref(), now)?;
+
+        let new: SmallVec<[(StrRef, StrRef); 1]> = ids
+            .iter()
+            .zip(request.messages.chunks_exact(2))
+            .filter_map(|(id, message)| Some((id.as_ref()?.as_ref(), message[1])))
+            .collect();
+        for (id, payload) in &new {
+            payloads.set(*id, *payload);
+            payloads.set(queue_field(*id).as_ref(), queue.as_ref());
+        }
+        // What a script left of the attempts of an earlier message.
+        for (id, _) in &new {
+            payloads.delete(attempts_field(*id).as_ref());
+        }
+        if let (Some(once), Some(ms)) = (&mut once, request.once_ms) {
+            forget_expired(once, now);
+            for (id, _) in &new {
+                once.add(*id, (now.ms() + ms) as f64);
+            }
+        }
+        match &mut place {
+            Place::Delays(delays, due) => {
+                for (id, _) in &new {
+                    delays.add(*id, *due as f64);
+                }
+                ns.due_at(*due);
+            }
+            Place::Pending(pending, queues) => {
+                match request.urgent {
+                    // The first named is taken first.
+                    true => new.iter().rev().for_each(|(id, _)| pending.push(0, End::Right, *id)),
+                    false => new.iter().for_each(|(id, _)| pending.push(0, End::Left, *id)),
+                }
+                pending.register_created(queues);
+            }
+        }
+
+        stats::add(Counter::Published, new.len());
+        traffic::count(call, queue.bytes(), Event::Published, new.len());
+        call.reply_array(ids.len());
+        for id in &ids {
+            match id {
+                Some(id) => call.reply_str(id.as_ref()),
+                None => call.reply_nil(),
+            }
+        }
+        Ok(())
+    }
+}
+
+enum Place<'c> {
+    Pending(Lists<'c>, HashKey<'c>),
+    /// With the due time.
+    Delays(ZsetKey<'c>, i64),
+}
+
+impl Place<'_> {
+    fn is_missing(&self) -> bool {
+        match self {
+            Place::Pending(_, queues) => !queues.exists(),
+            Place::Delays(delays, _) => !delays.exists(),
+        }
+    }
+}
+
+impl<'c> Request<'c> {
+    fn parse(words: &'c [StrRef<'c>], now: Now) -> Result<Self, Error> {
+        let is = |word: &StrRef, name: &str| word.bytes().eq_ignore_ascii_case(name.as_bytes());
+        let missing = Error::Missing("TO", "a queue and at least one id and payload");
+        let Some(to) = words.iter().position(|word| is(word, "TO")) else {
+            return Err(missing);
+        };
+        let [urgent, delay, at, once] = args::options(
+            &words[..to],
+            [Opt::Word("URGENT"), Opt::Value("DELAY"), Opt::Value("AT"), Opt::Value("ONCE")],
+        )?;
+        let [queue, messages @ ..] = &words[to + 1..] else {
+            return Err(missing);
+        };
+        if messages.is_empty() || messages.len() % 2 != 0 {
+            return Err(missing);
+        }
+        for message in messages.chunks_exact(2) {
+            writable_id(message[0].bytes())?;
+            let options = ["URGENT", "DELAY", "AT", "ONCE"];
+            if let Some(option) = options.into_iter().find(|option| is(&message[0], option)) {
+                return Err(Error::OptionTooLate { option, word: "TO" });
+            }
+        }
+        for (given, other, names) in
+            [(urgent, delay, ("URGENT", "DELAY")), (urgent, at, ("URGENT", "AT")), (delay, at, ("DELAY", "AT"))]
+        {
+            if given.is_some() && other.is_some() {
+                return Err(Error::NotTogether(names.0, names.1));
+            }
+        }
+        if once.is_some() && messages.chunks_exact(2).any(|message| message[0].bytes() == b"*") {
+            return Err(Error::NotTogether("ONCE", "the id '*'"));
+        }
+        let due = match (delay, at) {
+            (Some(ms), _) => Some(now.ms() + args::delay_ms("DELAY", ms.bytes())?),
+            (_, Some(at)) => Some(args::unix_ms("AT", at.bytes())?),
+            _ => None,
+        };
+        let once_ms = once.map(|ms| args::span_ms("ONCE", ms.bytes())).transpose()?;
+        Ok(Request { urgent: urgent.is_some(), due, once_ms, queue: *queue, messages })
+    }
+
+    /// The id of each message that is new.
+    fn new_ids(
+        &self,
+        ns: &Namespace,
+        payloads: &HashKey,
+        once: Option<&ZsetKey>,
+        queue: StrRef,
+        now: Now,
+    ) -> Result<SmallVec<[NewId; 1]>, Error> {
+        let mut seen: IdSet<&[u8]> = IdSet::default();
+        let several = self.messages.len() > 2;
+        let (mut ids, mut left_alone) = (SmallVec::with_capacity(self.messages.len() / 2), 0);
+        for message in self.messages.chunks_exact(2) {
+            let id = message[0];
+            if id.bytes() == b"*" {
+                let id = self.due.map_or_else(|| id::fresh(now), id::fresh_at);
+                ids.push(Some(OwnedStr::new(id.as_bytes())));
+                continue;
+            }
+            let exists = payloads.has(id);
+            if exists {
+                let other = payloads.get(queue_field(id).as_ref()).filter(|other| other.bytes() != queue.bytes());
+                if let Some(other) = other {
+                    let queue = ns.names.short(other.bytes()).unwrap_or(other.bytes()).to_vec();
+                    return Err(Error::Exists { id: id.bytes().to_vec(), queue });
+                }
+            }
+            let is_done = once.and_then(|once| once.score(id)).is_some_and(|until| until > now.exact_ms());
+            left_alone += usize::from(is_done && !exists);
+            let is_new = !exists && !is_done && (!several || seen.insert(id.bytes()));
+            ids.push(is_new.then(|| OwnedStr::retain(id)));
+        }
+        stats::add(Counter::Once, left_alone);
+        Ok(ids)
+    }
+}
+
+fn forget_expired(once: &mut ZsetKey, now: Now) {
+    let mut expired = Vec::new();
+    let _ = once.between(f64::NEG_INFINITY, now.exact_ms(), |id, _| {
+        expired.push(id);
+        Ok::<_, ()>(if expired.len() < FORGOTTEN_PER_CALL { Walk::On } else { Walk::Stop })
+    });
+    for id in &expired {
+        once.remove(id.as_ref());
+    }
+}

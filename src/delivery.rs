@@ -1,0 +1,113 @@
+//! Deliveries that a caller shows receipts for, and how they leave processing: what ACK, NACK, RELEASE and EXTEND share.
+
+use smallvec::SmallVec;
+
+use crate::error::Error;
+use crate::hash::IdSet;
+use crate::lists::Lists;
+use crate::message::{attempts_field, queue_field};
+use crate::namespace::Namespace;
+use crate::processing::Processing;
+use crate::receipt;
+use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
+use crate::stats::{self, Counter};
+use crate::traffic::{self, Event};
+
+/// A delivery whose receipt is current.
+pub struct Delivery<'c> {
+    pub id: StrRef<'c>,
+    /// Which of the pairs given it is.
+    pub pair: usize,
+    /// The value of `<id>:attempts`.
+    pub attempts: OwnedStr,
+    /// The full name of its queue; None where it is unknown or belongs to another namespace.
+    pub queue: Option<OwnedStr>,
+    /// The number of its processing list.
+    list: Option<usize>,
+}
+
+impl Delivery<'_> {
+    /// Counts what becomes of it for its queue.
+    pub fn count(&self, call: &Invocation, event: Event) {
+        if let Some(queue) = &self.queue {
+            traffic::count(call, queue.bytes(), event, 1);
+        }
+    }
+}
+
+/// `id receipt [id receipt …]`: whole pairs, at least one, of well-formed receipts.
+pub fn check_pairs(pairs: &[StrRef]) -> Result<(), Error> {
+    if pairs.is_empty() || pairs.len() % 2 != 0 {
+        return Err(Error::WrongArity);
+    }
+    pairs.chunks_exact(2).try_for_each(|pair| receipt::check(pair[1].bytes()))
+}
+
+/// Those of the pairs whose receipt is current; the same id twice counts once. The others count as fenced.
+pub fn current<'c>(
+    ns: &Namespace,
+    pairs: &[StrRef<'c>],
+    payloads: &HashKey,
+    expires: &ZsetKey,
+) -> SmallVec<[Delivery<'c>; 1]> {
+    let mut deliveries: SmallVec<[Delivery; 1]> = SmallVec::with_capacity(pairs.len() / 2);
+    let mut seen: IdSet<&[u8]> = IdSet::default();
+    for (number, pair) in pairs.chunks_exact(2).enumerate() {
+        let (id, receipt) = (pair[0], pair[1]);
+        let [attempts, queue] = payloads.get_two(attempts_field(id).as_ref(), queue_field(id).as_ref());
+        let Some(attempts) = attempts.filter(|field| receipt::of_field(field.bytes()) == receipt.bytes()) else {
+            continue;
+        };
+        // A script or CLAIM that has taken the message over has written a whole number.
+        if !expires.score(id).is_some_and(|deadline| deadline.fract() != 0.0) {
+            continue;
+        }
+        if pairs.len() == 2 || seen.insert(id.bytes()) {
+            let queue = queue.filter(|queue| ns.names.short(queue.bytes()).is_some());
+            deliveries.push(Delivery { id, pair: number, attempts, queue, list: None });
+        }
+    }
+    stats::add(Counter::Fenced, pairs.len() / 2 - deliveries.len());
+    deliveries
+}
+
+/// Opens the processing lists that the deliveries are in, if the caller may.
+pub fn open_processing(ns: &Namespace, deliveries: &mut [Delivery], processing: &mut Lists) -> Result<(), Error> {
+    for delivery in deliveries {
+        let Some(queue) = &delivery.queue else { continue };
+        let known = processing.len();
+        let list = processing.find(OwnedStr::retain(queue.as_ref()))?;
+        if list == known {
+            ns.check_processing(queue.bytes())?;
+        }
+        if !processing.is_usable(list) {
+            return Err(processing.why_unusable(list));
+        }
+        delivery.list = Some(list);
+    }
+    Ok(())
+}
+
+/// Out of processing and expires.
+pub fn take_out(deliveries: &[Delivery], processing: &mut Lists, expires: &mut ZsetKey) {
+    if let [delivery] = deliveries {
+        if let Some(list) = delivery.list.and_then(|list| processing.get(list)) {
+            Processing::of(list).take_out_all(&[delivery.id], expires);
+        }
+    } else {
+        let mut by_list: Vec<SmallVec<[StrRef; 16]>> = vec![SmallVec::new(); processing.len()];
+        for delivery in deliveries {
+            if let Some(list) = delivery.list {
+                by_list[list].push(delivery.id);
+            }
+        }
+        for (list, ids) in by_list.iter().enumerate() {
+            if let (Some(list), false) = (processing.get(list), ids.is_empty()) {
+                Processing::of(list).take_out_all(ids, expires);
+            }
+        }
+    }
+    for delivery in deliveries {
+        expires.remove(delivery.id);
+    }
+}

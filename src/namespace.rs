@@ -1,0 +1,245 @@
+//! Namespaces: the one place that knows how the keys of a queue are called. A namespace such as `app` and the short name
+//! of a queue such as `orders` give all keys; opening one here checks the caller's permission and, in a cluster, that this
+//! node has the slot.
+
+use std::cell::{OnceCell, RefCell};
+use std::mem::ManuallyDrop;
+use std::rc::Rc;
+
+use crate::clock::Now;
+use crate::dead::DeadLetters;
+use crate::error::Error;
+use crate::hash::IdMap;
+use crate::lists::{PENDING, PROCESSING};
+use crate::redis::acl::{Access, User};
+use crate::redis::{server, HashKey, Invocation, ListKey, OwnedStr, StrRef, ZsetKey};
+use crate::slot::{hash_tag, slot};
+
+/// The names of a namespace's keys.
+pub struct Names {
+    pub namespace: Vec<u8>,
+    /// What every key starts with: `app:`, or nothing.
+    prefix: Vec<u8>,
+    pub payloads: OwnedStr,
+    pub expires: OwnedStr,
+    pub delays: OwnedStr,
+    pub queues: OwnedStr,
+    pub dlq: OwnedStr,
+    pub dlq_data: OwnedStr,
+    pub once: OwnedStr,
+    /// The field of `queues` with the namespace's default policy.
+    pub default: OwnedStr,
+}
+
+thread_local! {
+    /// Names are made once. Never dropped: at the end of the process the server's strings are gone already.
+    static KNOWN: ManuallyDrop<RefCell<IdMap<Vec<u8>, Rc<Names>>>> = ManuallyDrop::default();
+}
+
+impl Names {
+    pub fn of(namespace: &[u8]) -> Rc<Names> {
+        const KNOWN_MAX: usize = 256;
+        /// Longer names are made anew for each call: nobody's namespace, but a way to fill the memory.
+        const LONGEST: usize = 256;
+        if namespace.len() > LONGEST {
+            return Rc::new(Names::make(namespace));
+        }
+        KNOWN.with(|known| {
+            if let Some(names) = known.borrow().get(namespace) {
+                return Rc::clone(names);
+            }
+            let mut known = known.borrow_mut();
+            if known.len() >= KNOWN_MAX {
+                known.clear();
+            }
+            let names = Rc::new(Names::make(namespace));
+            known.insert(namespace.to_vec(), Rc::clone(&names));
+            names
+        })
+    }
+
+    fn make(namespace: &[u8]) -> Names {
+        let prefix = match namespace {
+            b"" => Vec::new(),
+            name => [name, b":"].concat(),
+        };
+        let key = |name: &[u8]| OwnedStr::concat(&prefix, name);
+        Names {
+            payloads: key(b"payloads"),
+            expires: key(b"expires"),
+            delays: key(b"delays"),
+            queues: key(b"queues"),
+            dlq: key(b"dlq"),
+            dlq_data: key(b"dlq:data"),
+            once: key(b"once"),
+            default: OwnedStr::new(crate::policy::DEFAULT),
+            namespace: namespace.to_vec(),
+            prefix,
+        }
+    }
+
+    /// `<ns>:<queue>`, as `<id>:queue` has it.
+    pub fn queue(&self, short: &[u8]) -> OwnedStr {
+        OwnedStr::concat(&self.prefix, short)
+    }
+
+    /// The short name of a queue of this namespace; None for anything else, which is never followed.
+    pub fn short<'a>(&self, queue: &'a [u8]) -> Option<&'a [u8]> {
+        queue.strip_prefix(&self.prefix[..]).filter(|short| is_queue_name(short))
+    }
+}
+
+/// With a `:` two namespaces could share a list.
+fn is_queue_name(name: &[u8]) -> bool {
+    !name.is_empty() && name != crate::policy::DEFAULT && !name.contains(&b':')
+}
+
+/// A namespace that a call works in.
+pub struct Namespace<'c> {
+    pub call: &'c Invocation<'c>,
+    pub names: Rc<Names>,
+    /// None: the server works by itself, and nobody's permission is asked.
+    user: Option<OnceCell<User<'c>>>,
+}
+
+impl<'c> Namespace<'c> {
+    pub fn of_caller(call: &'c Invocation<'c>, name: StrRef) -> Result<Self, Error> {
+        // Otherwise its keys would be in different slots.
+        if server().cluster && hash_tag(name.bytes()).is_none() {
+            return Err(Error::NoHashTag(name.bytes().to_vec()));
+        }
+        Ok(Namespace { call, names: Names::of(name.bytes()), user: Some(OnceCell::new()) })
+    }
+
+    pub fn of_server(call: &'c Invocation<'c>, name: &[u8]) -> Self {
+        Namespace { call, names: Names::of(name), user: None }
+    }
+
+    fn check(&self, access: Access, key: StrRef) -> Result<(), Error> {
+        let Some(user) = &self.user else { return Ok(()) };
+        let access = if self.call.only_reads() { Access::Read } else { access };
+        match user.get_or_init(|| User::of(self.call)).may(access, key) {
+            true => Ok(()),
+            false => Err(Error::NoPermission { derived_key: key.bytes().to_vec() }),
+        }
+    }
+
+    /// The full name of a queue that the caller named.
+    pub fn queue(&self, short: StrRef) -> Result<OwnedStr, Error> {
+        // COUNT and BLOCK behind FROM are taken for options at the wrong place.
+        let is_option = [&b"COUNT"[..], b"BLOCK"].iter().any(|option| short.bytes().eq_ignore_ascii_case(option));
+        if is_option || !is_queue_name(short.bytes()) {
+            return Err(Error::Invalid {
+                argument: "queue",
+                expected: "a name that is not empty, not '*', COUNT or BLOCK and has no ':'",
+            });
+        }
+        Ok(self.names.queue(short.bytes()))
+    }
+
+    /// Checks the permission to push to, or remove from, a queue's lists.
+    pub fn check_pending(&self, queue: &[u8]) -> Result<(), Error> {
+        self.check(Access::ReadWrite, OwnedStr::concat(queue, PENDING).as_ref())
+    }
+
+    pub fn check_processing(&self, queue: &[u8]) -> Result<(), Error> {
+        self.check(Access::ReadWrite, OwnedStr::concat(queue, PROCESSING).as_ref())
+    }
+
+    pub fn payloads(&self) -> Result<HashKey<'c>, Error> {
+        self.check(Access::ReadWrite, self.names.payloads.as_ref())?;
+        HashKey::open_named(self.call, &self.names.payloads)
+    }
+
+    pub fn expires(&self) -> Result<ZsetKey<'c>, Error> {
+        self.check(Access::ReadWrite, self.names.expires.as_ref())?;
+        ZsetKey::open_named(self.call, &self.names.expires)
+    }
+
+    pub fn delays(&self) -> Result<ZsetKey<'c>, Error> {
+        self.check(Access::ReadWrite, self.names.delays.as_ref())?;
+        ZsetKey::open_named(self.call, &self.names.delays)
+    }
+
+    /// The policies, and which queues there are. That a new queue is entered needs no permission to write.
+    pub fn queues(&self) -> Result<HashKey<'c>, Error> {
+        self.check(Access::Read, self.names.queues.as_ref())?;
+        HashKey::open_named(self.call, &self.names.queues)
+    }
+
+    pub fn queues_to_change(&self) -> Result<HashKey<'c>, Error> {
+        self.check(Access::ReadWrite, self.names.queues.as_ref())?;
+        HashKey::open_named(self.call, &self.names.queues)
+    }
+
+    pub fn once(&self) -> Result<ZsetKey<'c>, Error> {
+        self.check(Access::ReadWrite, self.names.once.as_ref())?;
+        ZsetKey::open_named(self.call, &self.names.once)
+    }
+
+    pub fn dead_letters(&self) -> Result<DeadLetters<'c>, Error> {
+        self.check(Access::ReadWrite, self.names.dlq.as_ref())?;
+        self.check(Access::ReadWrite, self.names.dlq_data.as_ref())?;
+        self.dead_letters_of_server()
+    }
+
+    /// Where the server itself buries a message, whoever the caller is.
+    pub fn dead_letters_of_server(&self) -> Result<DeadLetters<'c>, Error> {
+        let dead = DeadLetters {
+            map: HashKey::open_named(self.call, &self.names.dlq_data)?,
+            list: ListKey::open_named(self.call, &self.names.dlq)?,
+        };
+        self.check_slot(!dead.map.exists() || !dead.list.exists())?;
+        Ok(dead)
+    }
+
+    /// In a cluster, while the slot moves key by key, a missing key may be on the other node: then TRYAGAIN. To be called
+    /// with all keys of a call, of which `missing` says whether any is missing.
+    pub fn check_slot(&self, missing: bool) -> Result<(), Error> {
+        let names = &self.names;
+        // The server by itself has asked before it opened anything.
+        if !server().cluster || !missing || self.user.is_none() || self.is_here() {
+            return Ok(());
+        }
+        // Redis 8 does not redirect by a name that is no key, so the command does.
+        let slot = slot(names.payloads.bytes());
+        Err(match self.call.other_owner_of(slot) {
+            Some(node) => Error::Moved { slot, node },
+            None => Error::SlotMoves { derived_key: names.payloads.bytes().to_vec() },
+        })
+    }
+
+    /// In a cluster: whether this node is the one to ask for the keys of the namespace, now.
+    pub fn is_here(&self) -> bool {
+        let names = &self.names;
+        let keys =
+            [&names.payloads, &names.expires, &names.delays, &names.queues, &names.dlq, &names.dlq_data, &names.once];
+        !server().cluster || self.call.owns_all(&keys.map(OwnedStr::as_ref))
+    }
+
+    /// The short names of the queues that there are, in the order of the alphabet.
+    pub fn known_queues(queues: &HashKey) -> Vec<OwnedStr> {
+        let mut known = Vec::with_capacity(queues.len());
+        queues.each(|queue, _| {
+            if is_queue_name(queue.bytes()) {
+                known.push(queue);
+            }
+        });
+        known.sort_by(|one, other| one.bytes().cmp(other.bytes()));
+        known
+    }
+
+    /// In a reply a queue is its short name.
+    pub fn reply_queue(&self, queue: &[u8]) {
+        self.call.reply_bytes(self.names.short(queue).unwrap_or(queue));
+    }
+
+    /// Something becomes due at this time: whoever waits is woken then.
+    pub fn due_at(&self, unix_ms: i64) {
+        crate::clock::waiting::due_at(self.call, &self.names.namespace, unix_ms);
+    }
+
+    pub fn due_after(&self, now: Now, ms: i64) {
+        self.due_at(now.ms() + ms);
+    }
+}

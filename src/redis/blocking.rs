@@ -1,0 +1,93 @@
+//! Clients that wait for keys: a command has found nothing and asks the server to hold its client.
+
+use std::ffi::{c_int, c_void};
+
+use redis_module::raw;
+
+use super::api::api;
+use super::command::Command;
+use super::entry::{finish, guarded, invocation, ERR, OK};
+use super::timer::Timers;
+use super::{server, Invocation, OwnedStr};
+use crate::clock::waiting::Waiter;
+use crate::error::Error;
+
+/// What a waiting command does when one of its keys may be ready.
+pub trait Waits: Command {
+    /// True if the client was served; false if it goes on waiting. An error is the client's reply.
+    fn serve<'c>(call: &'c Invocation<'c>) -> Result<bool, Error>;
+    /// The reply when time is up.
+    fn timed_out<'c>(call: &'c Invocation<'c>);
+}
+
+/// Holds the client until something fills one of the keys; `timeout_ms` 0 is for ever. Nothing may have been replied.
+pub fn wait<'c, C: Waits>(call: &'c Invocation<'c>, keys: &[OwnedStr], timeout_ms: i64, waiter: Waiter) {
+    let mut keys: Vec<*mut raw::RedisModuleString> = keys.iter().map(|key| key.as_ref().raw()).collect();
+    let waiter = Box::into_raw(Box::new(waiter));
+    // SAFETY: the context is that of the running command; the server copies the key names. The callbacks are functions of
+    // this module, which is never unloaded. The server gives `waiter` back once, to `on_end`.
+    unsafe {
+        api!(RedisModule_BlockClientOnKeys(
+            call.ctx(),
+            Some(on_ready::<C>),
+            Some(on_timeout::<C>),
+            Some(on_end),
+            timeout_ms,
+            keys.as_mut_ptr(),
+            keys.len() as c_int,
+            waiter.cast(),
+        ));
+    }
+}
+
+/// The client waits no longer, for whatever reason.
+unsafe extern "C" fn on_end(ctx: *mut raw::RedisModuleCtx, waiter: *mut c_void) {
+    // SAFETY: the pointer comes from `wait`, and is given back once; the context outlives this frame.
+    let (waiter, timers) = unsafe { (Box::from_raw(waiter.cast::<Waiter>()), Timers::of(ctx)) };
+    let _ = guarded(|| {
+        waiter.end(timers);
+        Ok(())
+    });
+}
+
+unsafe extern "C" fn on_ready<C: Waits>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: context and arguments are the server's; these are the arguments that the client sent.
+    let call = unsafe { invocation::<C>(ctx, argv, argc) };
+    let keys_before = call.db_size();
+    let result = guarded(|| C::serve(&call));
+    finish(&call);
+    match result {
+        // A key that expired when it was opened has been deleted, and that is a write (see `callback_may_write_and_wait`).
+        Ok(false) if !server().callback_may_write_and_wait && call.db_size() != keys_before => {
+            C::timed_out(&call);
+            OK
+        }
+        Ok(false) => ERR,
+        Ok(true) => OK,
+        Err(error) => {
+            call.reply_error(&error);
+            OK
+        }
+    }
+}
+
+unsafe extern "C" fn on_timeout<C: Waits>(
+    ctx: *mut raw::RedisModuleCtx,
+    argv: *mut *mut raw::RedisModuleString,
+    argc: c_int,
+) -> c_int {
+    // SAFETY: as in `on_ready`.
+    let call = unsafe { invocation::<C>(ctx, argv, argc) };
+    let result = guarded(|| {
+        C::timed_out(&call);
+        Ok(())
+    });
+    if let Err(error) = result {
+        call.reply_error(&error);
+    }
+    OK
+}

@@ -1,0 +1,137 @@
+//! What replicas and the AOF receive: plain commands with absolute values, so that they need no module. A write through
+//! a key handle queues its effect here; effects of one key and command are batched, and all are sent when the call ends.
+
+use std::ffi::{c_longlong, CStr};
+
+use redis_module::raw;
+use smallvec::SmallVec;
+
+use super::api::api;
+use super::{OwnedStr, StrRef};
+
+macro_rules! plain_commands {
+    ($($variant:ident => $name:literal),* $(,)?) => {
+        /// The plain commands that effects are made of.
+        #[derive(Clone, Copy, PartialEq, Eq, Debug)]
+        pub(super) enum Plain { $($variant),* }
+
+        impl Plain {
+            pub(super) const ALL: &[Plain] = &[$(Plain::$variant),*];
+
+            pub(super) fn name(self) -> &'static CStr {
+                match self { $(Plain::$variant => $name),* }
+            }
+        }
+    };
+}
+
+plain_commands! {
+    HSet => c"HSET",
+    HDel => c"HDEL",
+    LPush => c"LPUSH",
+    RPush => c"RPUSH",
+    RPop => c"RPOP",
+    LMove => c"LMOVE",
+    LRem => c"LREM",
+    LSet => c"LSET",
+    ZAdd => c"ZADD",
+    ZRem => c"ZREM",
+    PExpireAt => c"PEXPIREAT",
+}
+
+/// `command key [number] [words…]`.
+pub(super) struct Effect {
+    command: Plain,
+    key: OwnedStr,
+    /// LREM's and RPOP's count, LSET's index, PEXPIREAT's time.
+    number: i64,
+    words: SmallVec<[OwnedStr; 4]>,
+}
+
+#[derive(Default)]
+pub(super) struct Effects {
+    queue: SmallVec<[Effect; 4]>,
+}
+
+impl Effects {
+    /// Adds to the effect at `last`, the latest of this key, where one command can say both; else appends. Only the
+    /// order of effects on one key matters: different keys do not depend on each other.
+    pub(super) fn add(
+        &mut self,
+        last: Option<usize>,
+        command: Plain,
+        key: StrRef,
+        number: i64,
+        words: &[StrRef],
+    ) -> usize {
+        if let Some(index) = last {
+            if self.queue.get_mut(index).is_some_and(|effect| effect.join(command, number, words)) {
+                return index;
+            }
+        }
+        let words = words.iter().map(|word| OwnedStr::retain(*word)).collect();
+        self.queue.push(Effect { command, key: OwnedStr::retain(key), number, words });
+        self.queue.len() - 1
+    }
+
+    /// Hands everything to the server, which sends it as one transaction when the command ends.
+    pub(super) fn send(&mut self, ctx: *mut raw::RedisModuleCtx) {
+        for effect in self.queue.drain(..) {
+            effect.send(ctx);
+        }
+    }
+}
+
+impl Effect {
+    fn join(&mut self, command: Plain, number: i64, words: &[StrRef]) -> bool {
+        if self.command != command {
+            return false;
+        }
+        match command {
+            Plain::HSet | Plain::HDel | Plain::LPush | Plain::RPush | Plain::ZAdd | Plain::ZRem => {
+                self.words.extend(words.iter().map(|word| OwnedStr::retain(*word)));
+                true
+            }
+            Plain::RPop => {
+                self.number += number;
+                true
+            }
+            Plain::LRem if self.number.signum() == number.signum() && self.words[0].bytes() == words[0].bytes() => {
+                self.number += number;
+                true
+            }
+            Plain::LRem | Plain::LSet | Plain::LMove | Plain::PExpireAt => false,
+        }
+    }
+
+    fn send(&self, ctx: *mut raw::RedisModuleCtx) {
+        let (name, key) = (self.command.name().as_ptr(), self.key.as_ref().raw());
+        let (words, count) = (self.words.as_ptr(), self.words.len());
+        let number = self.number as c_longlong;
+        // SAFETY: the context is alive. "s" is one string, "l" a long long, "v" a pointer to strings with their number
+        // (an OwnedStr is such a pointer), "c" a C string. The server takes its own references.
+        unsafe {
+            match self.command {
+                Plain::HSet | Plain::HDel | Plain::LPush | Plain::RPush | Plain::ZAdd | Plain::ZRem => {
+                    api!(RedisModule_Replicate(ctx, name, c"sv".as_ptr(), key, words, count))
+                }
+                Plain::LRem | Plain::LSet => {
+                    api!(RedisModule_Replicate(ctx, name, c"slv".as_ptr(), key, number, words, count))
+                }
+                Plain::RPop | Plain::PExpireAt => {
+                    api!(RedisModule_Replicate(ctx, name, c"sl".as_ptr(), key, number))
+                }
+                Plain::LMove => api!(RedisModule_Replicate(
+                    ctx,
+                    name,
+                    c"svcc".as_ptr(),
+                    key,
+                    words,
+                    count,
+                    c"RIGHT".as_ptr(),
+                    c"LEFT".as_ptr()
+                )),
+            };
+        }
+    }
+}

@@ -1,0 +1,207 @@
+//! Where messages are: looking ids up in every place that a message can be in.
+
+use std::collections::{BTreeMap, BTreeSet};
+
+use crate::clock::keep::Keys;
+use crate::clock::Now;
+use crate::dead::DeadLetters;
+use crate::error::Error;
+use crate::hash::{IdMap, IdSet};
+use crate::lists::Lists;
+use crate::message::queue_field;
+use crate::namespace::Namespace;
+use crate::processing::Processing;
+use crate::redis::list::Place;
+use crate::redis::{OwnedStr, StrRef};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+pub enum State {
+    Pending,
+    Delayed,
+    Processing,
+    Dead,
+    /// Stored, but in no list.
+    Lost,
+}
+
+impl State {
+    pub fn word(self) -> &'static str {
+        match self {
+            State::Pending => "pending",
+            State::Delayed => "delayed",
+            State::Processing => "processing",
+            State::Dead => "dead",
+            State::Lost => "lost",
+        }
+    }
+}
+
+/// All keys of a namespace that a message can be in.
+pub struct Whereabouts<'c> {
+    pub keys: Keys<'c>,
+    pub dead: DeadLetters<'c>,
+}
+
+/// What is known of an id.
+pub struct Traces<'c> {
+    pub id: StrRef<'c>,
+    /// Of the live message, or else of the dead one; None if there is no message with this id.
+    pub state: Option<State>,
+    /// `<id>:queue`, or else the queue in whose list it is. Full name.
+    pub queue: Option<OwnedStr>,
+    pub deadline: Option<f64>,
+    pub due: Option<f64>,
+    /// Where it is in lists: the number of the list, and the place. Several only after a fault.
+    pub pending: Vec<(usize, Place)>,
+    pub processing: Vec<(usize, Place)>,
+    pub is_dead: bool,
+}
+
+/// The ids without repetition, and for each one given its number among them.
+pub fn distinct<'c>(ids: &[StrRef<'c>]) -> (Vec<StrRef<'c>>, Vec<usize>) {
+    let mut numbers: IdMap<&[u8], usize> = IdMap::default();
+    let mut distinct = Vec::with_capacity(ids.len());
+    let of_each = ids.iter().map(|id| {
+        *numbers.entry(id.bytes()).or_insert_with(|| {
+            distinct.push(*id);
+            distinct.len() - 1
+        })
+    });
+    let of_each = of_each.collect();
+    (distinct, of_each)
+}
+
+impl<'c> Whereabouts<'c> {
+    pub fn open(ns: &Namespace<'c>) -> Result<Self, Error> {
+        Ok(Whereabouts { keys: Keys::open(ns)?, dead: ns.dead_letters()? })
+    }
+
+    /// Looks each id up: in its own queue's lists, and if it is in no place there, in those of all known queues. The ids are
+    /// distinct.
+    pub fn look_up<'i>(&mut self, ns: &Namespace<'c>, ids: &[StrRef<'i>], now: Now) -> Result<Vec<Traces<'i>>, Error> {
+        let mut all: Vec<Traces> = Vec::with_capacity(ids.len());
+        for id in ids {
+            all.push(Traces {
+                id: *id,
+                state: None,
+                queue: self.keys.payloads.get(queue_field(*id).as_ref()),
+                deadline: self.keys.expires.score(*id),
+                due: self.keys.delays.score(*id),
+                pending: Vec::new(),
+                processing: Vec::new(),
+                is_dead: self.dead.map.has(*id),
+            });
+        }
+        let own: BTreeSet<Vec<u8>> =
+            all.iter().filter_map(|traces| Some(traces.queue.as_ref()?.bytes().to_vec())).collect();
+        for queue in own {
+            let is_of_queue = |traces: &Traces| traces.queue.as_ref().is_some_and(|own| own.bytes() == queue);
+            self.search(ns, &queue, &mut all, is_of_queue)?;
+        }
+        let missing: IdSet<&[u8]> = all
+            .iter()
+            .filter(|traces| traces.due.is_none() && traces.pending.is_empty() && traces.processing.is_empty())
+            .filter(|traces| self.keys.payloads.has(traces.id))
+            .map(|traces| traces.id.bytes())
+            .collect();
+        if !missing.is_empty() {
+            for short in Namespace::known_queues(&self.keys.queues) {
+                let queue = ns.names.queue(short.bytes());
+                let is_meant = |traces: &Traces| {
+                    missing.contains(traces.id.bytes())
+                        && traces.queue.as_ref().is_none_or(|own| own.bytes() != queue.bytes())
+                };
+                self.search(ns, queue.bytes(), &mut all, is_meant)?;
+            }
+        }
+        for traces in &mut all {
+            traces.state = self.state_of(traces, now);
+            if traces.queue.is_none() {
+                let list =
+                    |lists: &Lists, found: &[(usize, Place)]| Some(OwnedStr::retain(lists.name(found.first()?.0)));
+                traces.queue = list(&self.keys.pending, &traces.pending)
+                    .or_else(|| list(&self.keys.processing, &traces.processing));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Which of these ids have a deadline and are in the processing list of their own queue; one pass over each list.
+    pub fn are_held(&mut self, ns: &Namespace<'c>, ids: &[StrRef]) -> Result<Vec<bool>, Error> {
+        let mut by_queue: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
+        for (number, id) in ids.iter().enumerate() {
+            // Without a deadline nobody holds it, or nobody will ever take it back.
+            let queue = self.keys.expires.score(*id).and_then(|_| self.keys.payloads.get(queue_field(*id).as_ref()));
+            if let Some(queue) = queue.filter(|queue| ns.names.short(queue.bytes()).is_some()) {
+                by_queue.entry(queue.bytes().to_vec()).or_default().push(number);
+            }
+        }
+        let mut are_held = vec![false; ids.len()];
+        for (queue, numbers) in by_queue {
+            let list = self.keys.processing.find(OwnedStr::new(&queue))?;
+            let Some(list) = self.keys.processing.get(list) else { continue };
+            let of_queue: Vec<StrRef> = numbers.iter().map(|number| ids[*number]).collect();
+            for (index, _) in Processing::of(list).find_all(&of_queue, &self.keys.expires) {
+                are_held[numbers[index]] = true;
+            }
+        }
+        Ok(are_held)
+    }
+
+    /// Looks for those that are meant in the lists of one queue. A queue of another namespace is never followed.
+    fn search(
+        &mut self,
+        ns: &Namespace<'c>,
+        queue: &[u8],
+        all: &mut [Traces],
+        is_meant: impl Fn(&Traces) -> bool,
+    ) -> Result<(), Error> {
+        if ns.names.short(queue).is_none() {
+            return Ok(());
+        }
+        ns.check_pending(queue)?;
+        ns.check_processing(queue)?;
+        let numbers: Vec<usize> = (0..all.len()).filter(|number| is_meant(&all[*number])).collect();
+        let ids: Vec<StrRef> = numbers.iter().map(|number| all[*number].id).collect();
+        for is_pending in [true, false] {
+            let lists = if is_pending { &mut self.keys.pending } else { &mut self.keys.processing };
+            let number = lists.find(OwnedStr::new(queue))?;
+            let Some(list) = lists.get(number) else { return Err(lists.why_unusable(number)) };
+            for (index, place) in list.every_place_of(&ids) {
+                let traces = &mut all[numbers[index]];
+                let found = if is_pending { &mut traces.pending } else { &mut traces.processing };
+                found.push((number, place));
+            }
+        }
+        Ok(())
+    }
+
+    /// Of several places, that counts which a repair would keep: processing while the lease runs, else pending, else
+    /// delayed.
+    fn state_of(&self, traces: &Traces, now: Now) -> Option<State> {
+        if !self.keys.payloads.has(traces.id) {
+            return traces.is_dead.then_some(State::Dead);
+        }
+        let is_leased = traces.deadline.is_some_and(|deadline| deadline > now.exact_ms());
+        Some(match traces {
+            _ if !traces.processing.is_empty() && is_leased => State::Processing,
+            _ if !traces.pending.is_empty() => State::Pending,
+            _ if traces.due.is_some() => State::Delayed,
+            _ if !traces.processing.is_empty() => State::Processing,
+            _ => State::Lost,
+        })
+    }
+}
+
+/// Takes ids out of lists: for each the number of the list, and the place.
+pub fn take_out<'a>(lists: &mut Lists, found: impl Iterator<Item = (usize, Place, StrRef<'a>)>) {
+    let mut by_list: Vec<Vec<(Place, StrRef)>> = vec![Vec::new(); lists.len()];
+    for (list, place, id) in found {
+        by_list[list].push((place, id));
+    }
+    for (number, places) in by_list.iter_mut().enumerate() {
+        if let (Some(list), false) = (lists.get(number), places.is_empty()) {
+            list.remove(places);
+        }
+    }
+}

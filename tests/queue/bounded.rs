@@ -1,0 +1,192 @@
+//! Bounded work: many messages due at once, many clients that wait, many messages that are not due, little memory.
+
+use crate::calls::*;
+use crate::common::*;
+use redis::{Connection, Value};
+use std::collections::BTreeSet;
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::time::{Duration, Instant};
+
+/// Stores messages of `orders` by script and gives them scores: `ARGV` is count, first score, step, sorted set.
+const STORE: &str = "
+for n = 1, ARGV[1] do
+    local id = 'm' .. n
+    redis.call('HSET', 'app:payloads', id, 'p', id .. ':queue', 'app:orders')
+    redis.call('ZADD', ARGV[4], ARGV[2] + n * ARGV[3], id)
+end
+return redis.call('HSET', 'app:queues', 'orders', '{}')";
+
+fn store(con: &mut Connection, count: usize, first: f64, step: f64, zset: &str) {
+    ok!(con, "EVAL", STORE, 0, count, first, step, zset);
+}
+
+#[test]
+fn twenty_thousand_messages_that_come_due_at_once_reach_one_worker_and_block_nobody() {
+    const DUE: usize = 20_000;
+    let server = Server::start();
+    let mut con = server.con();
+    let at = server_time_ms(&mut con) + 1500;
+    store(&mut con, DUE, at as f64, 0.0, DELAYS);
+    ok!(con, "CONFIG", "RESETSTAT");
+    ok!(con, "CONFIG", "SET", "slowlog-log-slower-than", 250_000);
+    ok!(con, "SLOWLOG", "RESET");
+    let done = AtomicBool::new(false);
+    let mut seen = BTreeSet::new();
+    let slowest = std::thread::scope(|scope| {
+        let bystander = scope.spawn(|| {
+            let mut con = server.con();
+            let mut slowest = Duration::ZERO;
+            while !done.load(Ordering::Relaxed) {
+                let start = Instant::now();
+                ok!(con, "PING");
+                slowest = slowest.max(start.elapsed());
+                sleep_ms(1);
+            }
+            slowest
+        });
+        let stop = Stop(&done);
+        while seen.len() < DUE {
+            let taken =
+                deliveries(HERE.call(&mut con, "RMQ.RESERVE app 3600000 COUNT 100 BLOCK 5000 FROM orders").unwrap());
+            assert!(!taken.is_empty(), "the rest after {} does not come", seen.len());
+            let pairs: Vec<&str> = taken.iter().flat_map(|d| [d.id.as_str(), d.receipt.as_str()]).collect();
+            assert_eq!(ok!(con, "RMQ.ACK", "app", pairs), Value::Int(taken.len() as i64));
+            assert!(taken.into_iter().all(|delivery| seen.insert(delivery.id)), "delivered twice");
+        }
+        drop(stop);
+        bystander.join().unwrap()
+    });
+    assert_eq!(Snapshot::of(&mut con).keys(), [QUEUES]);
+    assert!(slowest < Duration::from_secs(1), "a PING took {slowest:?}");
+    let reserve = server.commandstats("rmq.reserve");
+    assert!(reserve.usec_per_call < 20_000.0, "{reserve:?}");
+    let slow = shown(cmd!(con, "SLOWLOG", "GET", 10));
+    assert!(!slow.contains("RMQ."), "{slow}");
+}
+
+#[test]
+fn twenty_thousand_leases_that_ran_out_come_back_a_bounded_number_a_call() {
+    const DUE: usize = 20_000;
+    let server = Server::start();
+    let mut con = server.con();
+    store(&mut con, DUE, 1000.5, 1.0, EXPIRES);
+    let ids: Vec<String> = (1..=DUE).map(|n| format!("m{n}")).collect();
+    ok!(con, "LPUSH", WORK, ids);
+    for call in 1..=DUE / 100 {
+        tick(&mut con);
+        assert_eq!(length(&mut con, PENDING), call * 100);
+    }
+    assert_eq!(length(&mut con, WORK), 0);
+    let reserve = server.commandstats("rmq.reserve");
+    assert!(reserve.usec_per_call < 20_000.0, "{reserve:?}");
+}
+
+#[test]
+fn of_a_thousand_who_wait_one_is_served_and_the_others_cost_next_to_nothing() {
+    const WAITING: usize = 1000;
+    const MESSAGES: usize = 50;
+    let cpu = |server: &Server| -> f64 {
+        let info = server.info("cpu");
+        ["used_cpu_user", "used_cpu_sys"].iter().map(|field| info[*field].parse::<f64>().unwrap()).sum()
+    };
+    let server = Server::start();
+    let mut con = server.con();
+    let mut waiting: Vec<Raw> = (0..WAITING).map(|_| Raw::connect(&server)).collect();
+    for (n, raw) in waiting.iter_mut().enumerate() {
+        raw.send(&HERE.words(WAIT));
+        // In this order.
+        assert!(n % 100 > 0 || eventually(deadline(), || blocked_clients(&server) == n as u64 + 1));
+    }
+    assert!(eventually(deadline(), || blocked_clients(&server) == WAITING as u64));
+    let before = cpu(&server);
+    for n in 0..MESSAGES {
+        delayed_order(&mut con, &n.to_string(), 20);
+        assert!(eventually(SOON, || length(&mut con, WORK) == n + 1), "message {n} is not delivered");
+    }
+    let spent = cpu(&server) - before;
+    assert_eq!(blocked_clients(&server), (WAITING - MESSAGES) as u64);
+    // Who came first was served: all of the first hundred and none of the last.
+    let served = |raw: &mut Raw| !raw.is_silent_for(Duration::from_millis(1));
+    assert_eq!(waiting[..100].iter_mut().filter_map(|raw| served(raw).then_some(())).count(), MESSAGES);
+    assert!(spent < 2.0, "{MESSAGES} messages took {spent} s of the processor");
+}
+
+#[test]
+fn a_million_messages_that_are_not_due_cost_a_reserve_nothing() {
+    let server = Server::start();
+    let mut con = server.con();
+    let cost = |con: &mut Connection| {
+        ok!(con, "CONFIG", "RESETSTAT");
+        for n in 0..2000 {
+            let delivery = take_new(con, &format!("x{n}"));
+            assert_eq!(ack(con, &delivery), 1);
+        }
+        server.commandstats("rmq.reserve").usec_per_call
+    };
+    store(&mut con, 100, 8e12, 1.0, DELAYS);
+    let few = cost(&mut con);
+    store(&mut con, 1_000_000, 8e12, 1.0, DELAYS);
+    let many = cost(&mut con);
+    assert!(many < few * 4.0 + 20.0, "{few} µs with a hundred, {many} µs with a million");
+    // Nor do as many leases that still run.
+    ok!(con, "RENAME", DELAYS, EXPIRES);
+    let leased = cost(&mut con);
+    assert!(leased < few * 4.0 + 20.0, "{few} µs with a hundred, {leased} µs with a million leases");
+}
+
+#[test]
+fn many_receipts_in_one_call_cost_one_pass_over_the_list() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut rng = Rng::seeded();
+    let mut cost = |count: usize| {
+        for n in 0..count {
+            order(&mut con, &n.to_string());
+        }
+        let mut taken = take_up_to(&mut con, count);
+        rng.shuffle(&mut taken);
+        let pairs: Vec<&str> = taken.iter().flat_map(|d| [d.id.as_str(), d.receipt.as_str()]).collect();
+        ok!(con, "CONFIG", "RESETSTAT");
+        assert_eq!(ok!(con, "RMQ.ACK", "app", pairs), Value::Int(count as i64));
+        server.commandstats("rmq.ack").usec as f64
+    };
+    // The quickest of some, as others use the machine, too.
+    let mut quickest = |count| (0..4).map(|_| cost(count)).fold(f64::INFINITY, f64::min);
+    let (small, large) = (quickest(500), quickest(10_000));
+    assert!(large < small * 100.0, "{small} µs for 500, {large} µs for 10,000");
+}
+
+#[test]
+fn over_the_memory_limit_only_what_adds_data_is_refused() {
+    let server = Server::start();
+    let mut con = server.con();
+    let dead = take_new(&mut con, "dead");
+    nack(&mut con, &dead, "DEAD");
+    let [a, b, c] = ["a", "b", "c"].map(|id| take_new(&mut con, id));
+    order(&mut con, "d");
+    delayed_order(&mut con, "due", 0);
+    ok!(con, "CONFIG", "SET", "maxmemory", 1);
+    let before = Snapshot::of(&mut con);
+    let with_payload = format!("RMQ.NACK app a {} PAYLOAD new", a.receipt);
+    let refused =
+        ["RMQ.PUBLISH app TO orders x p", "RMQ.PUBLISH app DELAY 5 TO orders x p", "RMQ.POLICY app orders PAUSED yes"];
+    for line in refused.into_iter().chain([with_payload.as_str()]) {
+        let reply = say(&mut con, line);
+        assert!(reply.starts_with("OOM "), "{line}: {reply}");
+        before.assert_unchanged(&mut con);
+    }
+    assert_eq!(extend(&mut con, &a, HOUR), 1);
+    assert_eq!(nack(&mut con, &a, "DELAY 3600000 ERROR boom"), "RETRY");
+    assert_eq!(attempts_of(&mut con, "a").2, None, "the text is left out");
+    assert_eq!((ack(&mut con, &b), release(&mut con, &c)), (1, 1));
+    steps(&mut con, &[("RMQ.REDRIVE app COUNT 1", "[[dead orders]]")]);
+    assert_eq!(ids(&take_up_to(&mut con, 9)), ["c", "d", "dead", "due"]);
+    let held = attempts_of(&mut con, "d");
+    steps(&mut con, &[(&format!("RMQ.NACK app d {}-{} DEAD ERROR boom", held.0, held.1), "DEAD")]);
+
+    // Time goes on for who waits.
+    let mut waiter = Waiter::start(&server);
+    let held = attempts_of(&mut con, "c");
+    steps(&mut con, &[(&format!("RMQ.NACK app c {}-{} DELAY 50", held.0, held.1), "RETRY")]);
+    assert_eq!(waiter.served_id(), "c");
+}

@@ -1,0 +1,173 @@
+//! The programs of examples/ run against a real server, and do what their comments promise: workers may be killed at any
+//! time, and every message is processed; mx-rmq runs on the commands as on its Lua scripts.
+
+use crate::common::process::{in_repository, spawn_bound_to_this_process};
+use crate::common::*;
+
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::time::Duration;
+
+/// Longer than the lease of the examples, 10 s, and the work that is left then.
+const PATIENCE: Duration = Duration::from_secs(90);
+
+#[test]
+fn python_workers_are_killed_and_every_message_is_processed() {
+    workers_are_killed_and_every_message_is_processed(|| python("examples/worker.py"));
+}
+
+#[test]
+fn python_workers_with_a_heartbeat_are_killed_and_every_message_is_processed() {
+    workers_are_killed_and_every_message_is_processed(|| python("examples/heartbeat.py"));
+}
+
+#[test]
+fn node_workers_are_killed_and_every_message_is_processed() {
+    let modules = in_repository(".servers/node/node_modules");
+    if !modules.exists() {
+        eprintln!("left out: `scripts/servers.sh node` found no npm");
+        return;
+    }
+    workers_are_killed_and_every_message_is_processed(|| {
+        let mut node = Command::new("node");
+        node.arg(in_repository("examples/worker.js")).env("NODE_PATH", &modules);
+        node
+    });
+}
+
+#[test]
+fn rust_workers_are_killed_and_every_message_is_processed() {
+    let worker = built_worker();
+    workers_are_killed_and_every_message_is_processed(|| Command::new(&worker));
+}
+
+#[test]
+fn a_heartbeat_keeps_a_message_that_takes_longer_than_its_lease() {
+    let server = Server::start();
+    publish(&server, "orders", "long", r#"{"work_ms": 6000}"#);
+    let _workers = [start(&server, python("examples/heartbeat.py")), start(&server, python("examples/heartbeat.py"))];
+    assert!(eventually(PATIENCE, || is_settled(&server)));
+    let info = server.info("rmq");
+    assert_eq!((&*info["rmq_reserved"], &*info["rmq_acked"], &*info["rmq_expired"]), ("1", "1", "0"));
+}
+
+#[test]
+fn the_workers_are_as_short_as_promised() {
+    for (name, most) in [("worker.py", 15), ("worker.js", 15), ("worker.rs", 25), ("worker.go", 40)] {
+        let text = std::fs::read_to_string(in_repository("examples").join(name)).unwrap();
+        assert!(text.lines().count() <= most, "{name}");
+    }
+}
+
+fn workers_are_killed_and_every_message_is_processed(worker: impl Fn() -> Command) {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.POLICY", "app", "*", "ATTEMPTS", 3, "BACKOFF", 50, 1000);
+    for n in 0..40 {
+        publish(&server, "orders", &format!("easy-{n}"), r#"{"work_ms": 200}"#);
+    }
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 1500, "TO", "orders", "delayed", "{}");
+    publish(&server, "orders", "flaky", r#"{"fails": 2}"#);
+    publish(&server, "urgent", "hopeless", r#"{"fails": 99}"#);
+    publish(&server, "urgent", "not-json", "{");
+
+    let mut workers: Vec<Child> = (0..4).map(|_| start(&server, worker())).collect();
+    let all_work = || ask::<i64>(&server, "LLEN", "app:orders:processing") == 4;
+    assert!(eventually(PATIENCE, all_work), "four workers hold a message each");
+    for killed in &mut workers[..2] {
+        killed.kill().expect("SIGKILL");
+        killed.wait().expect("it is dead");
+    }
+    workers.push(start(&server, worker()));
+
+    assert!(eventually(PATIENCE, || is_settled(&server)), "left: {:?}", Snapshot::of(&mut con).keys());
+    let mut dead = strings(ok!(con, "LRANGE", "app:dlq", 0, -1));
+    dead.sort();
+    assert_eq!(dead, ["hopeless", "not-json"]);
+    let death: String = ask!(con, "HGET", "app:dlq:data", "hopeless:death");
+    assert!(death.contains("asked to fail") && death.contains(r#""reason":"attempts""#), "{death}");
+    let info = server.info("rmq");
+    assert_eq!(info["rmq_acked"], "42", "the easy ones, the delayed and the flaky one");
+    assert_eq!(info["rmq_nacked"], "8", "two of flaky, three of hopeless and not-json each");
+    assert_ne!(info["rmq_expired"], "0", "the killed workers had messages");
+    for worker in &mut workers {
+        worker.kill().ok();
+        worker.wait().ok();
+    }
+}
+
+#[test]
+fn mx_rmq_delivers_the_same_on_the_commands_as_on_its_scripts() {
+    let on_scripts = application(&Server::start(), "lua");
+    let server = Server::start();
+    ok!(server.con(), "ACL", "SETUSER", "default", "-@scripting");
+
+    let on_commands = application(&server, "adapter");
+
+    assert_eq!(on_commands["deliveries"], on_scripts["deliveries"]);
+    assert_eq!(on_commands["deliveries"]["hanging"], 2);
+    assert_eq!(on_commands["deliveries"]["flaky"], 3);
+    assert_eq!(on_commands["dead"], on_scripts["dead"]);
+    assert_eq!(on_commands["dead"], serde_json::json!(["hopeless"]));
+    // The script does not compile, and leaves such messages behind.
+    assert_eq!(on_commands["errors"], serde_json::json!(["broken-0", "broken-1"]));
+    let record: serde_json::Value =
+        serde_json::from_str(on_commands["records"]["broken-1"].as_str().expect("a record")).expect("valid JSON");
+    assert_eq!(record["original_payload"], r#"{"id": ""#);
+    assert_eq!(on_commands["payloads"], serde_json::json!([]), "nothing is left");
+    let keys = ["dlq", "dlq:data", "errors", "errors:data", "queues"].map(|key| format!("mx-rmq:{key}"));
+    assert_eq!(on_commands["keys"], serde_json::json!(keys));
+    // A second of delay: the scheduler was woken, and did not wait for its next look, after 300 s.
+    assert!(on_commands["late"].as_f64().expect("seconds") < 20.0);
+}
+
+/// What the application of mx-rmq reports.
+fn application(server: &Server, mode: &str) -> serde_json::Value {
+    let path = [in_repository(".servers/peer"), in_repository("examples")].map(|path| path.display().to_string());
+    let output = python("tests/server/mx_rmq_application.py")
+        .args([&server.port().to_string(), mode])
+        .env("PYTHONPATH", path.join(":"))
+        .env("PYTHONDONTWRITEBYTECODE", "1")
+        .output()
+        .expect("python runs");
+    let log = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{mode}: {log}");
+    serde_json::from_slice(&output.stdout).unwrap_or_else(|error| panic!("{mode}: {error}\n{log}"))
+}
+
+fn ask<T: redis::FromRedisValue>(server: &Server, command: &str, key: &str) -> T {
+    ask!(server.con(), command, key)
+}
+
+fn is_settled(server: &Server) -> bool {
+    ask::<i64>(server, "EXISTS", "app:payloads") == 0
+}
+
+fn publish(server: &Server, queue: &str, id: &str, payload: &str) {
+    ok!(server.con(), "RMQ.PUBLISH", "app", "TO", queue, id, payload);
+}
+
+fn python(program: &str) -> Command {
+    let python = in_repository(".servers/python/bin/python");
+    assert!(python.exists(), "run `scripts/servers.sh python peer` first, as `make test` does");
+    let mut command = Command::new(python);
+    command.arg(in_repository(program));
+    command
+}
+
+/// `cargo test --test` does not build examples; this does, with what the tests have compiled already.
+fn built_worker() -> PathBuf {
+    let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
+    let built = Command::new(cargo)
+        .args(["build", "--quiet", "--profile", "test", "--example", "worker"])
+        .current_dir(env!("CARGO_MANIFEST_DIR"))
+        .status();
+    assert!(built.is_ok_and(|status| status.success()), "the example does not compile");
+    let target = std::env::var_os("CARGO_TARGET_DIR").map_or_else(|| in_repository("target"), PathBuf::from);
+    Path::new(&target).join("debug/examples/worker")
+}
+
+fn start(server: &Server, mut worker: Command) -> Child {
+    worker.env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port())).stdin(Stdio::null());
+    spawn_bound_to_this_process(worker).expect("the worker starts")
+}

@@ -1,0 +1,444 @@
+//! README.md and docs/ are correct: their redis-cli sessions, calls from programs, tables and links are tried here.
+
+use crate::common::cases::{Needs, ROWS};
+use crate::common::process::{free_port, in_repository, spawn_bound_to_this_process};
+use crate::common::server::server_binary;
+use crate::common::*;
+
+use std::collections::HashMap;
+use std::io::{BufRead, Write};
+use std::path::PathBuf;
+use std::process::{Command, Output, Stdio};
+
+const PROMPT: &str = "127.0.0.1:6379> ";
+
+#[test]
+fn the_redis_cli_sessions_of_the_documentation_give_the_replies_that_they_show() {
+    let mut commands = 0;
+    for page in pages() {
+        let server = Server::start();
+        let mut names = Names::default();
+        for (command, expected) in page.session() {
+            let command = names.translate(&command);
+            let reply = redis_cli(&server, &command);
+            if let Err(difference) = names.learn(&expected, &reply) {
+                panic!("{}\n{PROMPT}{command}\nshown:\n{expected}\ntrue:\n{reply}\n{difference}", page.path.display());
+            }
+            commands += 1;
+        }
+    }
+    assert!(commands >= 50, "only {commands} commands were found in the documentation");
+}
+
+#[test]
+fn the_readme_leads_with_publish_reserve_and_ack() {
+    let session = page("README.md").session();
+    let first: Vec<&str> = session.iter().filter_map(|(line, _)| line.split(' ').next()).collect();
+    assert_eq!(first[..3], ["RMQ.PUBLISH", "RMQ.RESERVE", "RMQ.ACK"]);
+    assert_eq!(session[2].1, "(integer) 1");
+}
+
+#[test]
+fn the_worker_of_the_readme_works_through_failures() {
+    let server = Server::start();
+    let mut con = server.con();
+    let python = in_repository(".servers/python/bin/python");
+    assert!(python.exists(), "run `scripts/servers.sh python` first, as `make test` does");
+    let code = page("README.md").block("python");
+    assert!(code.lines().count() <= 13, "a short worker");
+    let here = format!("redis.Redis(port={}, ", server.port());
+    assert_eq!(code.matches("redis.Redis(").count(), 1);
+    let handle = "seen = []\ndef handle(payload):\n    seen.append(payload)\n    if seen.count(payload) < 2: raise Exception('again')\n";
+    ok!(con, "RMQ.POLICY", "app", "*", "BACKOFF", 10, 10);
+    ok!(con, "RMQ.PUBLISH", "app", "TO", "orders", "one", "1", "two", "2");
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 200, "TO", "urgent", "three", "3");
+
+    let mut worker = Command::new(python);
+    worker.arg("-c").arg(format!("{handle}{}", code.replace("redis.Redis(", &here))).stdin(Stdio::null());
+    let mut worker = spawn_bound_to_this_process(worker).expect("python runs");
+
+    let is_settled = || server.info("rmq")["rmq_acked"] == "3";
+    assert!(eventually(std::time::Duration::from_secs(60), is_settled), "{:?}", server.info("rmq"));
+    worker.kill().expect("SIGKILL");
+    worker.wait().expect("it is dead");
+    assert_eq!(server.info("rmq")["rmq_nacked"], "3");
+    assert_eq!(Snapshot::of(&mut con).keys(), ["app:queues"]);
+}
+
+#[test]
+fn what_make_run_prints_can_be_typed() {
+    let port = free_port();
+    let mut run = Command::new("bash");
+    run.arg(in_repository("scripts/run.sh"))
+        .env("PORT", port.to_string())
+        .env("RMQ_SERVER", server_binary())
+        .env("RMQ_MODULE", server::module())
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped());
+    let mut run = spawn_bound_to_this_process(run).expect("bash runs");
+    let mut lines = std::io::BufReader::new(run.stdout.take().unwrap()).lines();
+    let mut typed: Vec<String> = Vec::new();
+    while typed.len() < 3 {
+        let line = lines.next().expect("three commands").expect("text");
+        typed.extend(line.strip_prefix("  redis-cli ").map(str::to_string));
+    }
+    let is_up = || std::net::TcpStream::connect(("127.0.0.1", port)).is_ok();
+    assert!(eventually(std::time::Duration::from_secs(20), is_up));
+
+    let folder = std::env::temp_dir().join(format!("rmq-run-{port}"));
+    let replies: Vec<String> = typed
+        .iter()
+        .map(|line| {
+            let line = line.replace("/tmp/reserved", &folder.display().to_string());
+            let shell = Command::new("bash").args(["-c", &format!("{} {line}", cli().display())]).output();
+            succeeded(&shell.expect("bash runs"))
+        })
+        .collect();
+    std::fs::remove_file(folder).ok();
+    run.kill().expect("SIGKILL");
+    run.wait().expect("it is dead");
+    assert_eq!(replies[0], "order-1\n");
+    assert!(replies[1].starts_with("order-1\n{\"total\": 42}\n1-"), "{}", replies[1]);
+    assert_eq!(replies[2], "1\n");
+}
+
+#[test]
+fn before_and_after_differ_only_in_the_name_of_the_command() {
+    let server = Server::start();
+    let lines = page("docs/migrating.md").block("diff");
+    let mut scripts = 0;
+    let mut before = None;
+    for line in lines.lines() {
+        if let Some(call) = line.strip_prefix("-EVALSHA <sha> ") {
+            before = call.split_once(' ');
+        } else if let Some(call) = line.strip_prefix('+') {
+            let (keys, arguments) = before.take().expect("a line before");
+            let command: Vec<&str> = call.split(' ').collect();
+            assert_eq!(command[1..].join(" "), arguments);
+            let named: Vec<String> = ask!(server.con(), "COMMAND", "GETKEYS", command.as_slice());
+            assert_eq!(named.len().to_string(), keys, "{call}");
+            assert_eq!(named, command[1..=named.len()], "{call}");
+            scripts += 1;
+        }
+    }
+    assert_eq!(scripts, 7);
+}
+
+#[test]
+fn the_demo_plays_the_life_of_messages_and_ends_well() {
+    let demo = Command::new("bash")
+        .arg(in_repository("scripts/demo.sh"))
+        .env("RMQ_SERVER", server_binary())
+        .env("RMQ_MODULE", server::module())
+        .stdin(Stdio::null())
+        .output()
+        .expect("bash runs");
+    let shown = succeeded(&demo);
+    for name in ["PUBLISH", "RESERVE", "ACK", "NACK", "EXTEND", "REDRIVE", "POLICY", "PUBLISH app DELAY"] {
+        assert!(shown.contains(&format!("\n> RMQ.{name} ")), "no RMQ.{name} in:\n{shown}");
+    }
+    let port = shown.split("port ").nth(1).and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
+    let port: u16 = port.and_then(|port| port.parse().ok()).expect("the demo prints its port");
+    assert!(
+        std::net::TcpStream::connect(("127.0.0.1", port)).is_err(),
+        "the demo left its server running on port {port}"
+    );
+}
+
+#[test]
+fn the_reference_has_every_command_with_its_arguments_and_complexity() {
+    let server = Server::start();
+    let reference = page("docs/commands.md").text;
+    let readme = page("README.md").text;
+    let commands = strings(ok!(server.con(), "COMMAND", "LIST", "FILTERBY", "MODULE", "rmq"));
+    assert_eq!(commands.len(), 15);
+    for name in commands {
+        let name = name.to_uppercase();
+        assert!(readme.contains(&name), "README.md has no {name}");
+        let (_, section) =
+            reference.split_once(&format!("\n## {name}\n")).unwrap_or_else(|| panic!("docs/commands.md has no {name}"));
+        let section = section.split("\n## ").next().unwrap();
+        let docs = fields(items(ok!(server.con(), "COMMAND", "DOCS", &name)).remove(1));
+        let complexity = text(docs["complexity"].clone());
+        assert!(section.contains(&complexity), "{name}: the complexity is\n{complexity}");
+        let syntax = section.lines().find(|line| line.starts_with(&name)).expect("a syntax line");
+        let mut rest = syntax;
+        for word in words_of(&docs["arguments"]) {
+            let found = rest.find(&word).unwrap_or_else(|| panic!("{syntax}\nhas no {word}, or too early"));
+            rest = &rest[found + word.len()..];
+        }
+    }
+}
+
+#[test]
+fn the_table_of_keys_has_every_key_that_a_command_of_the_queue_asks_for() {
+    let reference = page("docs/commands.md").text;
+    let columns = ["payloads", "expires", "delays", "queues"];
+    for row in ROWS.iter().filter(|row| row.is_of_queue()) {
+        let start = format!("| {} |", row.name);
+        let line = reference.lines().find(|line| line.starts_with(&start)).unwrap_or_else(|| panic!("no row {start}"));
+        let cells: Vec<&str> = line.split('|').map(str::trim).collect();
+        for key in row.derived {
+            let name = key.key.trim_start_matches("@ns:");
+            let (cell, word) = match columns.iter().position(|column| *column == name) {
+                Some(column) => (cells[2 + column], ""),
+                None if name.ends_with(":pending") => (cells[6], "pending"),
+                None if name.ends_with(":processing") => (cells[6], "processing"),
+                None => (cells[7], name),
+            };
+            let reads_only = key.needs == Needs::Read;
+            assert!(cell.contains(word) && !cell.is_empty(), "{}: {name} is not in '{cell}'", row.name);
+            assert!(reads_only || cell.contains("rw"), "{}: {name} is written, not '{cell}'", row.name);
+        }
+    }
+}
+
+#[test]
+fn the_documentation_names_every_info_field_and_every_setting_with_its_default() {
+    let server = Server::start();
+    let readme = page("README.md").text;
+    for field in server.info("rmq").keys() {
+        assert!(readme.contains(&format!("`{field}`")), "README.md has no {field}");
+    }
+    let settings: HashMap<String, String> = ask!(server.con(), "CONFIG", "GET", "rmq.*");
+    assert_eq!(settings.len(), 4);
+    for (name, default) in settings {
+        assert!(readme.contains(&format!("| `{name}` | {default} |")), "README.md: {name} is {default}");
+    }
+}
+
+#[test]
+fn the_server_that_the_readme_calls_too_old_refuses_the_module_and_says_why() {
+    let binary = in_repository(".servers/redis-6/bin/redis-server");
+    assert!(binary.exists(), "run `scripts/servers.sh redis-6` first, as `make test` does");
+    let log = Server::builder().server_binary(binary).try_start().err().expect("it does not start");
+    assert!(log.contains("rmq: this server is too old: it has no API function"), "{log}");
+}
+
+#[test]
+fn every_link_of_the_documentation_leads_to_a_file() {
+    for page in pages() {
+        for link in page.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
+            let file = link.split('#').next().unwrap();
+            let target = page.path.parent().unwrap().join(file);
+            assert!(file.is_empty() || target.exists(), "{}: {link}", page.path.display());
+        }
+    }
+}
+
+// ---- pages
+
+struct Page {
+    path: PathBuf,
+    text: String,
+}
+
+fn page(name: &str) -> Page {
+    let path = in_repository(name);
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{name}: {e}"));
+    Page { path, text }
+}
+
+fn pages() -> Vec<Page> {
+    let mut names = vec!["README.md".to_string()];
+    for entry in std::fs::read_dir(in_repository("docs")).expect("docs/").flatten() {
+        let name = entry.file_name().into_string().unwrap();
+        if name.ends_with(".md") {
+            names.push(format!("docs/{name}"));
+        }
+    }
+    names.iter().map(|name| page(name)).collect()
+}
+
+impl Page {
+    /// The fenced blocks: language and content.
+    fn blocks(&self) -> Vec<(String, String)> {
+        let parts: Vec<&str> = self.text.split("\n```").collect();
+        assert!(parts.len() % 2 == 1, "{}: a fence is not closed", self.path.display());
+        let inside = parts.iter().skip(1).step_by(2);
+        inside
+            .map(|block| block.split_once('\n').unwrap_or((block, "")))
+            .map(|(language, content)| (language.to_string(), content.to_string()))
+            .collect()
+    }
+
+    /// The one block in this language.
+    fn block(&self, language: &str) -> String {
+        let mut found = self.blocks();
+        found.retain(|(of, _)| of == language);
+        assert_eq!(found.len(), 1, "blocks of {language}");
+        found.remove(0).1
+    }
+
+    /// Commands behind the prompt, each with the reply below it.
+    fn session(&self) -> Vec<(String, String)> {
+        let mut session: Vec<(String, String)> = Vec::new();
+        for (_, block) in self.blocks() {
+            if !block.starts_with(PROMPT) {
+                continue;
+            }
+            for line in block.lines() {
+                match line.strip_prefix(PROMPT) {
+                    Some(command) => session.push((command.to_string(), String::new())),
+                    None => {
+                        let (_, reply) = session.last_mut().expect("a command comes first");
+                        *reply += if reply.is_empty() { "" } else { "\n" };
+                        *reply += line;
+                    }
+                }
+            }
+        }
+        session
+    }
+}
+
+fn cli() -> PathBuf {
+    let beside = server_binary().with_file_name("redis-cli");
+    if beside.exists() {
+        beside
+    } else {
+        "redis-cli".into()
+    }
+}
+
+/// A line typed into redis-cli, and what it prints at a terminal.
+fn redis_cli(server: &Server, line: &str) -> String {
+    let mut cli = Command::new(cli())
+        .args(["--no-raw", "-h", "127.0.0.1", "-p", &server.port().to_string()])
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .expect("redis-cli runs");
+    cli.stdin.take().unwrap().write_all(format!("{line}\n").as_bytes()).unwrap();
+    let printed = succeeded(&cli.wait_with_output().unwrap()).trim_end().replace('\r', "");
+    // Below a reply that took more than half a second it prints the time.
+    let is_time = |line: &str| line.starts_with('(') && line.ends_with("s)") && line.contains('.');
+    match printed.rsplit_once('\n') {
+        Some((reply, last)) if is_time(last) => reply.to_string(),
+        _ => printed,
+    }
+}
+
+#[track_caller]
+fn succeeded(output: &Output) -> String {
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{}\n{stdout}\n{stderr}", output.status);
+    stdout
+}
+
+// ---- what differs from run to run
+
+/// Receipts, times and ids that the server made: the documentation shows those of one run. The same name has the
+/// same value throughout a page; everything else must be equal.
+#[derive(Default)]
+struct Names(HashMap<String, String>);
+
+#[derive(PartialEq, Debug)]
+enum Shape {
+    /// 2-1794891056259224, with the number of the attempt
+    Receipt(u32),
+    /// 1794799235774
+    Time,
+    /// 06605c26bdda1a-9c93bc4a9e
+    Id,
+}
+
+fn shape(word: &str) -> Option<Shape> {
+    let digits = |text: &str, count: usize| text.len() == count && text.bytes().all(|b| b.is_ascii_digit());
+    let hex = |text: &str, count: usize| text.len() == count && text.bytes().all(|b| b.is_ascii_hexdigit());
+    if digits(word, 13) {
+        return Some(Shape::Time);
+    }
+    if let Some((attempt, _)) = word.split_once('-').filter(|(_, micros)| digits(micros, 16)) {
+        return attempt.parse().ok().map(Shape::Receipt);
+    }
+    let is_id = word.split_once('-').is_some_and(|(time, rest)| hex(time, 14) && hex(rest, 10));
+    is_id.then_some(Shape::Id)
+}
+
+/// Runs of letters, digits, points and dashes, and what is between them, in turn.
+fn words(text: &str) -> Vec<&str> {
+    let in_word = |c: char| c.is_ascii_alphanumeric() || matches!(c, '.' | '-');
+    let mut words = Vec::new();
+    let mut start = 0;
+    let mut inside = None;
+    for (at, c) in text.char_indices() {
+        if inside.is_some_and(|inside| inside != in_word(c)) {
+            words.push(&text[start..at]);
+            start = at;
+        }
+        inside = Some(in_word(c));
+    }
+    words.push(&text[start..]);
+    words
+}
+
+impl Names {
+    fn translate(&self, command: &str) -> String {
+        let known = |word| self.0.get(word).map_or(word, String::as_str);
+        words(command).into_iter().map(known).collect()
+    }
+
+    fn learn(&mut self, shown: &str, reply: &str) -> Result<(), String> {
+        let (shown, reply) = (words(shown), words(reply));
+        if shown.len() != reply.len() {
+            return Err("there is more or less than shown".into());
+        }
+        for (shown, word) in shown.into_iter().zip(reply) {
+            let equal = match shape(shown) {
+                None => shown == word,
+                Some(kind) => {
+                    let name = self.0.entry(shown.into()).or_insert_with(|| word.into());
+                    name == word && shape(word) == Some(kind)
+                }
+            };
+            if !equal {
+                return Err(format!("'{word}' instead of '{shown}'"));
+            }
+        }
+        Ok(())
+    }
+}
+
+#[test]
+fn a_session_is_compared_word_for_word_but_for_receipts_times_and_ids() {
+    let mut names = Names::default();
+    let shown = "1) \"a\"\n2) \"1-1111111111111111\"";
+    assert_eq!(names.learn(shown, "1) \"a\"\n2) \"1-2222222222222222\""), Ok(()));
+    assert_eq!(names.translate("X a 1-1111111111111111"), "X a 1-2222222222222222");
+    assert!(names.learn(shown, "1) \"b\"\n2) \"1-2222222222222222\"").is_err());
+    assert!(names.learn(shown, "1) \"a\"\n2) \"1-3333333333333333\"").is_err());
+    assert!(names.learn("\"1-1111111111111112\"", "\"2-4444444444444444\"").is_err());
+    assert!(names.learn("(integer) 1", "(integer) 2").is_err());
+    assert!(names.learn("\"1-1111111111111113\"", "\"soon\"").is_err());
+    assert!(names.learn("OK", "OK OK").is_err());
+}
+
+// ---- COMMAND DOCS
+
+/// A flat array of names and values.
+fn fields(value: redis::Value) -> HashMap<String, redis::Value> {
+    let mut values = items(value).into_iter();
+    let mut fields = HashMap::new();
+    while let (Some(name), Some(value)) = (values.next(), values.next()) {
+        fields.insert(text(name), value);
+    }
+    fields
+}
+
+/// The words of a command's syntax in their order: tokens, and the names of the arguments that have a value.
+fn words_of(arguments: &redis::Value) -> Vec<String> {
+    let mut words = Vec::new();
+    for argument in items(arguments.clone()) {
+        let argument = fields(argument);
+        let of = |name: &str| argument.get(name).map(|value| text(value.clone()));
+        match (of("token"), argument.get("arguments")) {
+            (Some(token), _) => words.push(token),
+            (None, Some(inner)) => words.extend(words_of(inner)),
+            (None, None) => words.extend(of("name")),
+        }
+    }
+    words
+}

@@ -1,0 +1,221 @@
+//! Memory: a million messages come and go and leave nothing behind, waiting clients neither; a memory limit in the middle of
+//! traffic loses nothing.
+//!
+//! `RMQ_CYCLES` (1000000) messages, `RMQ_LIMITS` (15) times over the limit; `RMQ_SEED`.
+
+use crate::common::*;
+use crate::traffic::*;
+use redis::{Connection, Pipeline, Value};
+use std::sync::Arc;
+use std::thread::{scope, sleep};
+use std::time::Duration;
+
+const BLOCK: usize = 1000;
+
+#[test]
+fn a_million_messages_that_come_and_go_leave_used_memory_flat() {
+    let cycles = scaled("RMQ_CYCLES", 1_000_000);
+    let blocks = (cycles / BLOCK).max(20);
+    // The slow log keeps arguments for an unknown time.
+    let server = Server::builder().arg("slowlog-log-slower-than", "-1").start();
+    let mut rng = Rng::seeded();
+    let mut used = Vec::new();
+    for tenth in 0..10 {
+        let mut con = server.con();
+        let mut waiters: Vec<Raw> = (0..10).map(|_| Raw::connect(&server)).collect();
+        for block in tenth * blocks / 10..(tenth + 1) * blocks / 10 {
+            live_and_die(&mut con, block, &mut rng);
+            wait_and_leave(&mut con, &mut waiters, block);
+        }
+        ok!(con, "FLUSHALL");
+        // Clients' buffers grow and shrink when the server likes, and the server frees the clients that it keeps for blocked
+        // ones a little later: memory at rest is read without the former, and after some turns of the latter.
+        drop((con, waiters));
+        assert!(eventually(deadline(), || server.info("clients")["connected_clients"] == "1"));
+        let looks = (0..5).map(|_| {
+            sleep(Duration::from_millis(110));
+            server.used_memory()
+        });
+        used.push(looks.min().expect("some looks"));
+        println!("  {} messages: used_memory {}", (tenth + 1) * blocks / 10 * BLOCK, used[tenth]);
+    }
+    // The first tenth warms up tables and buffers, and buffers vary a little: the least of the last three
+    // is compared with the most of the next three. One lost allocation in a thousand messages would show.
+    let early = used[1..4].iter().max().expect("three values");
+    let late = used[7..].iter().min().expect("three values");
+    let grown = *late as i64 - *early as i64;
+    println!("  grown by {grown} bytes since the second tenth");
+    assert!(grown < 8 * 1024, "used_memory went from {early} to {late}: {used:?}");
+    let info = server.info("rmq");
+    assert_eq!(["rmq_panics", "rmq_waiting_clients", "rmq_timers"].map(|name| &info[name][..]), ["0", "0", "0"]);
+}
+
+/// Some are served, by a timer or at once, some time out, and one loses its permission; in a namespace of their own.
+fn wait_and_leave(con: &mut Connection, waiters: &mut [Raw], block: usize) {
+    let ns = format!("waiters-{}", block % 7);
+    for (n, waiter) in waiters.iter_mut().enumerate() {
+        let wait = if n < 5 { "0" } else { "1" };
+        let queue = if n < 5 { "q" } else { "nothing" };
+        waiter.send(&["RMQ.RESERVE", &ns, "1000", "BLOCK", wait, "FROM", "urgent", queue]);
+    }
+    for n in 0..5 {
+        let id = format!("{block}-{n}");
+        match n {
+            0 | 1 => ok!(con, "RMQ.PUBLISH", &ns, "DELAY", n, "TO", "q", id, "payload"),
+            _ => ok!(con, "RMQ.PUBLISH", &ns, "ONCE", 1, "TO", "q", id, "payload"),
+        };
+    }
+    let replies: Vec<Reply> = waiters.iter_mut().map(Raw::read).collect();
+    assert_eq!(replies.iter().filter(|reply| matches!(reply, Reply::Array(_))).count(), 5, "{replies:?}");
+    // Entries of ONCE go when their time is over and somebody publishes with ONCE.
+    sleep(Duration::from_millis(2));
+    ok!(con, "RMQ.PUBLISH", &ns, "ONCE", 1, "TO", "q", "last", "payload");
+    let entries: usize = ask!(con, "ZCARD", format!("{ns}:once"));
+    assert_eq!(entries, 1);
+    ok!(con, "RMQ.RESERVE", &ns, 1, "FROM", "q");
+}
+
+/// A thousand messages, through every command, with every kind of refusal on the way.
+fn live_and_die(con: &mut Connection, block: usize, rng: &mut Rng) {
+    let ids: Vec<String> = (0..BLOCK).map(|n| format!("{block}-{n}")).collect();
+    let mut publish = command!("RMQ.PUBLISH", "m", "TO", "q");
+    for id in &ids[100..] {
+        publish.arg(id).arg(rng.bytes(64));
+    }
+    let mut pipe = redis::pipe();
+    pipe.add_command(publish);
+    for id in &ids[..100] {
+        pipe.add_command(command!("RMQ.PUBLISH", "m", "DELAY", 0, "ONCE", 1, "TO", "q", id, "payload"));
+    }
+    pipe.add_command(command!("RMQ.DELAYTICK", "m:delays", "m:payloads", BLOCK));
+    pipe.add_command(command!("RMQ.POLICY", "m", "q", "ATTEMPTS", 3, "BACKOFF", 0, 0));
+    run(con, &pipe);
+
+    let held = reserve(con);
+    assert_eq!(held.len(), BLOCK);
+    let parse_error =
+        command!("RMQ.PARSEERR", "m:errors:data", "m:errors", "m:q:processing", "m:expires", "m:payloads");
+    let mut pipe = redis::pipe();
+    for (n, (id, receipt)) in held.iter().enumerate().take(500) {
+        pipe.add_command(match (n / 100, n % 4) {
+            (0, 0) => command!("RMQ.RELEASE", "m", id, receipt),
+            (0, 1) => command!("RMQ.NACK", "m", id, receipt, "DELAY", 0, "PAYLOAD", "again"),
+            (0, _) => command!("RMQ.NACK", "m", id, receipt, "ERROR", "no route"),
+            (1, _) => command!("RMQ.RETRY", "m:payloads", "m:delays", "m:expires", "m:q:processing", id, "again", 0),
+            (2, 0) => command!("RMQ.NACK", "m", id, receipt, "DEAD", "ERROR", "no hope"),
+            (2, 1) => {
+                command!(
+                    "RMQ.DEADLETTER",
+                    "m:dlq:data",
+                    "m:dlq",
+                    "m:expires",
+                    "m:payloads",
+                    "m:q:processing",
+                    id,
+                    "dead"
+                )
+            }
+            (2, _) => parse_error.clone().arg(id).arg(&["{", "q", "bad", "1", "1", "100"]).clone(),
+            (3, _) => command!("RMQ.EXTEND", "m", 60000, id, receipt),
+            _ => command!("RMQ.ACK", "m", id, receipt),
+        });
+    }
+    let mut ack = command!("RMQ.ACK", "m");
+    for (id, receipt) in &held[500..] {
+        ack.arg(id).arg(receipt);
+    }
+    pipe.add_command(ack);
+    pipe.add_command(command!("RMQ.TIMEOUTS", "m:expires", "m:payloads", "99999999999999", 60, "CLAIM", 1));
+    pipe.add_command(command!("RMQ.TIMEOUTS", "m:expires", "m:payloads", "99999999999999", 50));
+    pipe.add_command(command!("RMQ.COMPLETE", "m:payloads", "m:q:processing", "m:expires", ids_of(&held[300..400])));
+    pipe.add_command(command!("RMQ.REDRIVE", "m", "COUNT", 10, "QUEUE", "q"));
+    pipe.add_command(command!("RMQ.REDRIVE", "m", "IDS", ids_of(&held[200..300])));
+    pipe.add_command(command!("RMQ.NEXTDELAY", "m:delays"));
+    pipe.add_command(command!("RMQ.POLICY", "m"));
+    pipe.add_command(command!("RMQ.POLICY", "m", "q", "RESET"));
+    run(con, &pipe);
+
+    for refused in [
+        command!("RMQ.COMPLETE", "m:payloads", "m:payloads", "m:expires", "x"),
+        command!("RMQ.RETRY", "m:payloads", "m:delays", "m:expires", "m:q:processing", "gone", "x", 0),
+        command!("RMQ.RETRY", "m:delays", "m:payloads", "m:expires", "m:q:processing", "gone", "x", 0),
+        command!("RMQ.TIMEOUTS", "m:expires", "m:payloads", "never", 10),
+        command!("RMQ.DELAYTICK", "m:delays", "m:payloads", 0),
+        command!("RMQ.PUBLISH", "m", "TO", "a:b", "x", "x"),
+        command!("RMQ.PUBLISH", "m", "TO", "other", &held[0].0, "x"),
+        command!("RMQ.RESERVE", "m", 1000, "FROM"),
+        command!("RMQ.RESERVE", "m", 1000, "BLOCK", -1, "FROM", "q"),
+        command!("RMQ.ACK", "m", "x", "no receipt"),
+        command!("RMQ.POLICY", "m", "q", "BACKOFF", 5, 4),
+    ] {
+        for _ in 0..2 {
+            let reply = send!(con, &refused);
+            assert!(reply.is_err(), "{}", line_of(&refused));
+        }
+    }
+
+    // What is due or overdue is moved a hundred at a time.
+    let mut rest = reserve(con);
+    rest.extend(reserve(con));
+    assert_eq!(rest.len(), 250, "200 tried again and 50 dead letters");
+    run(
+        con,
+        redis::pipe().add_command(command!("RMQ.COMPLETE", "m:payloads", "m:q:processing", "m:expires", ids_of(&rest))),
+    );
+    let none = cmd!(con, "RMQ.RESERVE", "m", 1000, "BLOCK", 1, "FROM", "q", "r");
+    assert_eq!(none, Ok(Value::Nil));
+    let left: Vec<usize> = ["m:q:pending", "m:q:processing"].map(|key| ask!(con, "LLEN", key)).to_vec();
+    assert_eq!(left, [0, 0]);
+}
+
+/// Ids and receipts.
+fn reserve(con: &mut Connection) -> Vec<(String, String)> {
+    let taken = ok!(con, "RMQ.RESERVE", "m", 60000, "COUNT", BLOCK, "FROM", "q");
+    let row = |row| {
+        let row = items(row);
+        (text(row[0].clone()), text(row[2].clone()))
+    };
+    items(taken).into_iter().map(row).collect()
+}
+
+fn ids_of(held: &[(String, String)]) -> Vec<&String> {
+    held.iter().map(|(id, _)| id).collect()
+}
+
+/// All of them must succeed.
+fn run(con: &mut Connection, pipe: &Pipeline) {
+    let _: Vec<Value> = pipe.query(con).expect("every call of the block succeeds");
+}
+
+#[test]
+fn a_memory_limit_in_the_middle_of_traffic_loses_nothing_and_drains_on() {
+    let limits = scaled("RMQ_LIMITS", 15);
+    let mut rng = Rng::seeded();
+    let server = Server::start();
+    scope(|scope| {
+        let dial: Arc<Dial> = Arc::new(|| server.try_con().ok().map(|con| Single::link(con, Safe::AtOnce)));
+        let worlds = STYLES.map(|style| {
+            let habits = Habits::of(style).deaths(1).not_now(&["OOM"]);
+            Workers::of(scope, &habits, &mut rng, &dial)
+        });
+        let mut con = server.con();
+        let mut acked_over_the_limit = 0;
+        for limit in 1..=limits {
+            sleep(Duration::from_millis(rng.range(50..300) as u64));
+            let acked = || server.info("rmq")["rmq_acked"].parse::<u64>().expect("a number");
+            ok!(con, "CONFIG", "SET", "maxmemory", "100kb");
+            let before = acked();
+            sleep(Duration::from_millis(rng.range(50..400) as u64));
+            acked_over_the_limit += acked() - before;
+            ok!(con, "CONFIG", "SET", "maxmemory", 0);
+            if limit % 5 == 0 {
+                println!("  {limit} of {limits} times over the limit, {acked_over_the_limit} acknowledged meanwhile");
+            }
+        }
+        let refused = server.info("errorstats").get("errorstat_OOM").cloned();
+        println!("  refused: {refused:?}");
+        assert!(refused.is_some(), "the limit was never felt");
+        assert!(acked_over_the_limit > 0, "over the limit nothing was drained");
+        finish_all(worlds);
+    });
+}
