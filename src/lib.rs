@@ -3,6 +3,7 @@
 #![deny(unsafe_code)]
 
 mod args;
+mod checkup;
 mod clock;
 mod commands;
 mod dead;
@@ -25,7 +26,7 @@ mod stats;
 mod traffic;
 mod whereabouts;
 
-use commands::admin::{cancel, peek, purge, reschedule, stats as queue_stats};
+use commands::admin::{audit, cancel, peek, purge, repair, reschedule, stats as queue_stats};
 use commands::queue::{self, ack, extend, nack, publish, redrive, release, reserve};
 use commands::twins::{complete, deadletter, delaytick, nextdelay, parseerr, retry, timeouts};
 use redis::command::Entry;
@@ -50,6 +51,8 @@ pub(crate) const COMMANDS: &[Entry] = &[
     Entry::of::<cancel::Cancel>(),
     Entry::of::<reschedule::Reschedule>(),
     Entry::of::<purge::Purge>(),
+    Entry::of::<audit::Audit>(),
+    Entry::of::<repair::Repair>(),
     Entry::of::<deadletter::DeadLetter>(),
     Entry::of::<nextdelay::NextDelay>(),
     Entry::of::<complete::Complete>(),

@@ -50,6 +50,8 @@ counters! {
     Cancelled => "cancelled",
     Rescheduled => "rescheduled",
     Purged => "purged",
+    /// Faults that REPAIR mended.
+    Repaired => "repaired",
     /// Settlements refused because the receipt was not current.
     Fenced => "fenced",
     /// Panics caught. Anything but 0 is a bug to report.

@@ -79,19 +79,7 @@ impl<'c> Whereabouts<'c> {
     /// Looks each id up: in its own queue's lists, and if it is in no place there, in those of all known queues. The ids are
     /// distinct.
     pub fn look_up<'i>(&mut self, ns: &Namespace<'c>, ids: &[StrRef<'i>], now: Now) -> Result<Vec<Traces<'i>>, Error> {
-        let mut all: Vec<Traces> = Vec::with_capacity(ids.len());
-        for id in ids {
-            all.push(Traces {
-                id: *id,
-                state: None,
-                queue: self.keys.payloads.get(queue_field(*id).as_ref()),
-                deadline: self.keys.expires.score(*id),
-                due: self.keys.delays.score(*id),
-                pending: Vec::new(),
-                processing: Vec::new(),
-                is_dead: self.dead.map.has(*id),
-            });
-        }
+        let mut all = self.without_lists(ids);
         let own: BTreeSet<Vec<u8>> =
             all.iter().filter_map(|traces| Some(traces.queue.as_ref()?.bytes().to_vec())).collect();
         for queue in own {
@@ -124,6 +112,46 @@ impl<'c> Whereabouts<'c> {
             }
         }
         Ok(all)
+    }
+
+    /// Looks each id up in the lists of every known queue and of those that the ids name, in one pass over each. A list of
+    /// another type concerns its queue only, and is passed over. `queue` is what `<id>:queue` says. The ids are distinct.
+    pub fn look_everywhere<'i>(
+        &mut self,
+        ns: &Namespace<'c>,
+        ids: &[StrRef<'i>],
+        now: Now,
+    ) -> Result<Vec<Traces<'i>>, Error> {
+        let mut all = self.without_lists(ids);
+        let named = all.iter().filter_map(|traces| Some(traces.queue.as_ref()?.bytes().to_vec()));
+        let known = Namespace::known_queues(&self.keys.queues);
+        let queues: BTreeSet<Vec<u8>> =
+            named.chain(known.iter().map(|short| ns.names.queue(short.bytes()).bytes().to_vec())).collect();
+        for queue in queues {
+            match self.search(ns, &queue, &mut all, |_| true) {
+                Err(Error::KeyWrongType { .. }) => (),
+                result => result?,
+            }
+        }
+        for traces in &mut all {
+            traces.state = self.state_of(traces, now);
+        }
+        Ok(all)
+    }
+
+    /// What is known of the ids before the lists were searched.
+    fn without_lists<'i>(&self, ids: &[StrRef<'i>]) -> Vec<Traces<'i>> {
+        let traces = |id: &StrRef<'i>| Traces {
+            id: *id,
+            state: None,
+            queue: self.keys.payloads.get(queue_field(*id).as_ref()),
+            deadline: self.keys.expires.score(*id),
+            due: self.keys.delays.score(*id),
+            pending: Vec::new(),
+            processing: Vec::new(),
+            is_dead: self.dead.map.has(*id),
+        };
+        ids.iter().map(traces).collect()
     }
 
     /// Which of these ids have a deadline and are in the processing list of their own queue; one pass over each list.

@@ -8,7 +8,7 @@ use redis_module::raw;
 use super::api::api;
 use super::effects::Plain;
 use super::key::Key;
-use super::plain::Deferred;
+use super::plain::{Deferred, Scan};
 use super::{OwnedStr, StrRef};
 
 pub struct HashKey<'c> {
@@ -116,6 +116,15 @@ impl HashKey<'_> {
             while api!(RedisModule_ScanKey(self.key.raw(), cursor, Some(on_field), data)) != 0 {}
             api!(RedisModule_ScanCursorDestroy(cursor));
         }
+    }
+
+    /// Some fields from this cursor on, about `count`, and the next cursor, which is 0 at the end. None if the server did not
+    /// look.
+    pub fn page(&mut self, cursor: u64, count: usize) -> Option<(u64, Vec<OwnedStr>)> {
+        if !self.key.exists() {
+            return Some((0, Vec::new()));
+        }
+        self.key.reopen(|call, name| call.scan(Scan::Hash, name, cursor, count))
     }
 
     /// Whether the field was there. An expired field that the server has not removed yet counts as there.

@@ -9,6 +9,12 @@ use redis_module::raw;
 use super::api::api;
 use super::{server, Invocation, OwnedStr, StrRef};
 
+/// What `Invocation::scan` walks over.
+pub(super) enum Scan {
+    Hash,
+    Zset,
+}
+
 /// A plain command that runs when every key handle is closed.
 pub(super) struct Deferred {
     pub command: &'static CStr,
@@ -122,20 +128,24 @@ impl Invocation<'_> {
         reply.integer().and_then(|count| usize::try_from(count).ok())
     }
 
-    /// Some fields of a hash from this cursor on, about `count`, and the next cursor, which is 0 at the end: HSCAN. None if the
-    /// server did not look. No handle on the hash may be open.
-    pub fn hash_scan(&self, hash: StrRef, cursor: u64, count: usize) -> Option<(u64, Vec<Vec<u8>>)> {
+    /// Some elements of a hash or a sorted set from this cursor on, about `count`, and the next cursor, which is 0 at the end.
+    /// None if the server did not look. No handle on the key may be open.
+    pub(super) fn scan(&self, kind: Scan, key: StrRef, cursor: u64, count: usize) -> Option<(u64, Vec<OwnedStr>)> {
         let cursor = CString::new(cursor.to_string()).ok()?;
         let count = CString::new(count.to_string()).ok()?;
-        // Without the values where the server surely can (since Redis 7.4, as field expiry): payloads may be large.
-        let (format, step) = if server().field_expiry { (c"Escccc", 1) } else { (c"Esccc", 2) };
+        // Fields without their values where the server surely can (since Redis 7.4, as field expiry): payloads may be large.
+        let (command, without_values) = match kind {
+            Scan::Hash => (c"HSCAN", server().field_expiry),
+            Scan::Zset => (c"ZSCAN", false),
+        };
+        let (format, step) = if without_values { (c"Escccc", 1) } else { (c"Esccc", 2) };
         // SAFETY: the format takes one string and three or four C strings; the guard frees the reply.
         let reply = unsafe {
             Reply(api!(RedisModule_Call(
                 self.ctx(),
-                c"HSCAN".as_ptr(),
+                command.as_ptr(),
                 format.as_ptr(),
-                hash.raw(),
+                key.raw(),
                 cursor.as_ptr(),
                 c"COUNT".as_ptr(),
                 count.as_ptr(),
@@ -143,8 +153,8 @@ impl Invocation<'_> {
             )))
         };
         let next = reply.element(0, |next| next.text()?.parse().ok())?;
-        let fields = reply.element(1, |fields| fields.elements(|field| Some(field.bytes()?.to_vec())))?;
-        Some((next, fields.into_iter().step_by(step).collect()))
+        let elements = reply.element(1, |all| all.elements(|element| Some(OwnedStr::new(element.bytes()?))))?;
+        Some((next, elements.into_iter().step_by(step).collect()))
     }
 
     /// Whether the server would accept a write to this sorted set now: false for a read-only replica, NOREPLICAS, MISCONF,

@@ -8,6 +8,7 @@ use redis_module::raw;
 use super::api::api;
 use super::effects::Plain;
 use super::key::Key;
+use super::plain::Scan;
 use super::{OwnedStr, StrRef};
 
 pub struct ZsetKey<'c> {
@@ -85,6 +86,15 @@ impl ZsetKey<'_> {
             self.key.changed(c"zrem", Plain::ZRem, 0, &[member]);
         }
         removed
+    }
+
+    /// Some members from this cursor on, about `count`, and the next cursor, which is 0 at the end. None if the server did not
+    /// look.
+    pub fn page(&mut self, cursor: u64, count: usize) -> Option<(u64, Vec<OwnedStr>)> {
+        if !self.key.exists() {
+            return Some((0, Vec::new()));
+        }
+        self.key.reopen(|call, name| call.scan(Scan::Zset, name, cursor, count))
     }
 
     /// The member with the lowest score.

@@ -1,0 +1,546 @@
+//! Whether every message of a namespace is in exactly one place, and how what is wrong is mended: AUDIT and REPAIR. A call
+//! looks at a page of everything that is stored, and a cursor says where the next one goes on. Each message of the page is
+//! looked up in every place that it can be in, all in one call, so that traffic in between makes no fault.
+
+use crate::args::{self, Opt};
+use crate::clock::Now;
+use crate::error::Error;
+use crate::hash::IdSet;
+use crate::lists::Lists;
+use crate::message::queue_field;
+use crate::namespace::Namespace;
+use crate::redis::list::{End, LremSide, Place};
+use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
+use crate::settings;
+use crate::skipped::Reason;
+use crate::whereabouts::{take_out, State, Traces, Whereabouts};
+
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Fault {
+    /// Stored, but in no list.
+    Lost,
+    PendingWithoutPayload,
+    ProcessingWithoutPayload,
+    DelayedWithoutPayload,
+    DeadWithoutPayload,
+    /// In processing without a deadline: nobody would ever take it back.
+    WithoutDeadline,
+    InTwoPlaces,
+    /// Its `<id>:queue` is missing, of another namespace, or not the queue whose processing list it is in: nobody would
+    /// take it back, or move it when it is due.
+    WrongQueue,
+    /// Fields of a message that does not exist.
+    OrphanFields,
+    /// Deadlines of messages that do not exist.
+    StaleDeadlines,
+}
+
+const FAULTS: [(Fault, &str); 10] = [
+    (Fault::Lost, "lost"),
+    (Fault::PendingWithoutPayload, "pending_without_payload"),
+    (Fault::ProcessingWithoutPayload, "processing_without_payload"),
+    (Fault::DelayedWithoutPayload, "delayed_without_payload"),
+    (Fault::DeadWithoutPayload, "dead_without_payload"),
+    (Fault::WithoutDeadline, "without_deadline"),
+    (Fault::InTwoPlaces, "in_two_places"),
+    (Fault::WrongQueue, "wrong_queue"),
+    (Fault::OrphanFields, "orphan_fields"),
+    (Fault::StaleDeadlines, "stale_deadlines"),
+];
+
+/// The deadline that REPAIR gives a message without one: a consumer that is about to set its own has the time to do so.
+const NEW_DEADLINE_MS: i64 = 10_000;
+/// Elements that the server is asked for at once: where it cannot leave the payloads out, few of them are in memory.
+const SCANNED_AT_ONCE: usize = 100;
+
+/// What a checkup walks over, in this order.
+#[derive(Clone, Copy, PartialEq, Eq, Debug)]
+enum Part {
+    Payloads,
+    Pending,
+    Processing,
+    Delays,
+    Expires,
+    Dead,
+    DeadData,
+}
+
+const PARTS: [Part; 7] =
+    [Part::Payloads, Part::Pending, Part::Processing, Part::Delays, Part::Expires, Part::Dead, Part::DeadData];
+
+/// Where a checkup goes on. As a number it has at most 53 bits, which every client can hold.
+#[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
+struct Cursor {
+    part: usize,
+    /// Which of the known queues, in the order of the alphabet.
+    queue: usize,
+    /// An index from the left, or the server's own cursor.
+    position: u64,
+}
+
+const POSITION_BITS: u32 = 34;
+const QUEUE_BITS: u32 = 16;
+
+impl Cursor {
+    fn of_number(number: u64) -> Option<Self> {
+        let part = usize::try_from(number >> (POSITION_BITS + QUEUE_BITS)).ok().filter(|part| *part < PARTS.len())?;
+        let rest = number & ((1 << (POSITION_BITS + QUEUE_BITS)) - 1);
+        Some(match PARTS[part] {
+            Part::Pending | Part::Processing => {
+                Cursor { part, queue: (rest >> POSITION_BITS) as usize, position: rest & ((1 << POSITION_BITS) - 1) }
+            }
+            _ => Cursor { part, queue: 0, position: rest },
+        })
+    }
+
+    fn number(self) -> u64 {
+        (self.part as u64) << (POSITION_BITS + QUEUE_BITS) | (self.queue as u64) << POSITION_BITS | self.position
+    }
+
+    /// None at the end.
+    fn next_part(self) -> Option<Self> {
+        (self.part + 1 < PARTS.len()).then(|| Cursor { part: self.part + 1, ..Cursor::default() })
+    }
+}
+
+/// One element of the page.
+struct Entry {
+    part: Part,
+    /// The number of its list, and its index there.
+    list: usize,
+    index: usize,
+    /// An id, or a field of a hash.
+    name: OwnedStr,
+}
+
+/// A page of a namespace, and what is wrong there.
+struct Checkup<'c> {
+    places: Whereabouts<'c>,
+    /// The numbers of the pending and the processing list of each known queue.
+    lists: Vec<(usize, usize)>,
+    /// Where the next call goes on; None at the end.
+    next: Option<Cursor>,
+    entries: Vec<Entry>,
+    /// The fault, and the entry that it was found at.
+    faults: Vec<(Fault, usize)>,
+}
+
+impl<'c> Checkup<'c> {
+    /// Looks at about `count` elements.
+    fn of(ns: &Namespace<'c>, cursor: Cursor, count: usize) -> Result<Self, Error> {
+        let mut places = Whereabouts::open(ns)?;
+        let mut lists = Vec::new();
+        for short in Namespace::known_queues(&places.keys.queues) {
+            let queue = ns.names.queue(short.bytes());
+            ns.check_pending(queue.bytes())?;
+            ns.check_processing(queue.bytes())?;
+            let pending = places.keys.pending.find(OwnedStr::retain(queue.as_ref()))?;
+            lists.push((pending, places.keys.processing.find(queue)?));
+        }
+        let mut checkup = Checkup { places, lists, next: Some(cursor), entries: Vec::new(), faults: Vec::new() };
+        while let Some(cursor) = checkup.next.filter(|_| checkup.entries.len() < count) {
+            checkup.next = checkup.walk(ns, cursor, count)?;
+        }
+        Ok(checkup)
+    }
+
+    /// Adds elements to the page, from one part or one list. Returns where to go on.
+    fn walk(&mut self, ns: &Namespace, cursor: Cursor, count: usize) -> Result<Option<Cursor>, Error> {
+        let (part, most) = (PARTS[cursor.part], count - self.entries.len());
+        let keys = &mut self.places.keys;
+        let scanned = match part {
+            Part::Payloads => keys.payloads.page(cursor.position, SCANNED_AT_ONCE.min(most)),
+            Part::DeadData => self.places.dead.map.page(cursor.position, SCANNED_AT_ONCE.min(most)),
+            Part::Delays => keys.delays.page(cursor.position, SCANNED_AT_ONCE.min(most)),
+            Part::Expires => keys.expires.page(cursor.position, SCANNED_AT_ONCE.min(most)),
+            Part::Pending | Part::Processing => {
+                let Some((pending, processing)) = self.lists.get(cursor.queue) else { return Ok(cursor.next_part()) };
+                let (number, list) = match part {
+                    Part::Pending => (*pending, keys.pending.get(*pending)),
+                    _ => (*processing, keys.processing.get(*processing)),
+                };
+                let start = cursor.position as usize;
+                let len = list.as_ref().map_or(0, |list| list.len());
+                if let Some(list) = list {
+                    for index in (start..len).take(most) {
+                        let Some(name) = list.at(index) else { break };
+                        self.entries.push(Entry { part, list: number, index, name });
+                    }
+                }
+                let end = start.saturating_add(most);
+                return Ok(Some(match end < len {
+                    true => Cursor { position: end as u64, ..cursor },
+                    false => Cursor { queue: cursor.queue + 1, position: 0, ..cursor },
+                }));
+            }
+            Part::Dead => {
+                let list = &mut self.places.dead.list;
+                let (start, len) = (cursor.position as usize, list.len());
+                for index in (start..len).take(most) {
+                    let Some(name) = list.at(index) else { break };
+                    self.entries.push(Entry { part, list: 0, index, name });
+                }
+                let end = start.saturating_add(most);
+                return Ok(if end < len {
+                    Some(Cursor { position: end as u64, ..cursor })
+                } else {
+                    cursor.next_part()
+                });
+            }
+        };
+        // The server looks at every key that is there.
+        let refused = || Error::SlotMoves { derived_key: ns.names.payloads.bytes().to_vec() };
+        let (position, names) = scanned.ok_or_else(refused)?;
+        self.entries.extend(names.into_iter().map(|name| Entry { part, list: 0, index: 0, name }));
+        Ok(if position == 0 { cursor.next_part() } else { Some(Cursor { position, ..cursor }) })
+    }
+
+    /// Replies with the cursor, 0 at the end, and a map from each kind of fault to how often it occurs, with some of the ids.
+    fn reply(&self, call: &Invocation) {
+        const IDS_SHOWN: usize = 10;
+        let of_kind = |kind: Fault| self.faults.iter().filter(move |(fault, _)| *fault == kind);
+        call.reply_array(2);
+        call.reply_integer(self.next.map_or(0, Cursor::number) as i64);
+        call.reply_map(FAULTS.iter().filter(|(kind, _)| of_kind(*kind).next().is_some()).count());
+        for (kind, word) in FAULTS {
+            let count = of_kind(kind).count();
+            if count > 0 {
+                call.reply_bytes(word.as_bytes());
+                call.reply_array(2);
+                call.reply_integer(count as i64);
+                call.reply_array(count.min(IDS_SHOWN));
+                of_kind(kind).take(IDS_SHOWN).for_each(|(_, entry)| call.reply_bytes(self.id(*entry)));
+            }
+        }
+    }
+
+    /// The id that a fault is about.
+    fn id(&self, entry: usize) -> &[u8] {
+        let Entry { part, name, .. } = &self.entries[entry];
+        match part {
+            Part::Payloads => owner_of(name.bytes(), &FIELDS).unwrap_or(name.bytes()),
+            Part::DeadData => owner_of(name.bytes(), &DEAD_FIELDS).unwrap_or(name.bytes()),
+            _ => name.bytes(),
+        }
+    }
+
+    /// Finds what is wrong with the page, and mends it if `mend` is asked for. Returns how many faults were mended.
+    fn check(&mut self, ns: &Namespace<'c>, now: Now, mend: bool) -> Result<usize, Error> {
+        let entries = std::mem::take(&mut self.entries);
+        let result = self.check_entries(ns, &entries, now, mend);
+        self.entries = entries;
+        result
+    }
+
+    fn check_entries(&mut self, ns: &Namespace<'c>, entries: &[Entry], now: Now, mend: bool) -> Result<usize, Error> {
+        let numbers: Vec<usize> = self.stored_once(entries, Part::Payloads);
+        let ids: Vec<StrRef> = numbers.iter().map(|number| entries[*number].name.as_ref()).collect();
+        let messages = self.places.look_everywhere(ns, &ids, now)?;
+        let dead_numbers: Vec<usize> = self.stored_once(entries, Part::DeadData);
+        let dead_ids: Vec<StrRef> = dead_numbers.iter().map(|number| entries[*number].name.as_ref()).collect();
+        let in_dead_list = self.places.dead.list.every_place_of(&dead_ids);
+        let has_payloads = self.places.keys.payloads.exists();
+        let has_dead = self.places.dead.map.exists();
+
+        let mut mending = Mending::default();
+        for (traces, number) in messages.iter().zip(&numbers) {
+            // A field of a message that is gone has the form of an id, too.
+            if is_field(&self.places.keys.payloads, traces.id, &FIELDS) && is_nowhere(traces) {
+                mending.fields.push(traces.id);
+                self.faults.push((Fault::OrphanFields, *number));
+            } else if let Some(fault) = self.fault_of(ns, traces) {
+                mending.messages.push(traces);
+                self.faults.push((fault, *number));
+            }
+        }
+        let mut dead_places: Vec<Vec<Place>> = vec![Vec::new(); dead_ids.len()];
+        in_dead_list.into_iter().for_each(|(number, place)| dead_places[number].push(place));
+        for ((id, number), mut places) in dead_ids.iter().zip(&dead_numbers).zip(dead_places) {
+            places.sort_by_key(|place| place.index);
+            let fault = match places.len() {
+                _ if is_field(&self.places.dead.map, *id, &DEAD_FIELDS) => Fault::OrphanFields,
+                0 => Fault::Lost,
+                1 => continue,
+                _ => Fault::InTwoPlaces,
+            };
+            match fault {
+                Fault::OrphanFields => mending.dead_fields.push(*id),
+                Fault::Lost => mending.dead_lost.push(*id),
+                // A second death puts the id at the left, so the leftmost stays.
+                _ => mending.in_dead.extend(places.iter().skip(1).map(|place| (*place, *id))),
+            }
+            self.faults.push((fault, *number));
+        }
+        for (number, entry) in entries.iter().enumerate() {
+            let id = entry.name.as_ref();
+            let place = Place { index: entry.index, side: LremSide::Ambiguous };
+            let is_stored = match entry.part {
+                Part::Payloads | Part::DeadData => continue,
+                Part::Dead => self.places.dead.map.has(id),
+                _ => self.places.keys.payloads.has(id),
+            };
+            if is_stored {
+                continue;
+            }
+            let fault = match entry.part {
+                Part::Pending => Fault::PendingWithoutPayload,
+                Part::Processing => Fault::ProcessingWithoutPayload,
+                Part::Delays => Fault::DelayedWithoutPayload,
+                Part::Expires => Fault::StaleDeadlines,
+                _ => Fault::DeadWithoutPayload,
+            };
+            self.faults.push((fault, number));
+            match entry.part {
+                // Where a hash is missing as a whole, that proves nothing about the messages.
+                Part::Dead if !has_dead => mending.skipped_dead += 1,
+                Part::Dead => mending.in_dead.push((place, id)),
+                _ if !has_payloads => mending.skipped += 1,
+                Part::Pending => mending.in_pending.push((entry.list, place, id)),
+                Part::Processing => mending.in_processing.push((entry.list, place, id)),
+                Part::Delays => mending.in_delays.push(id),
+                _ => mending.in_expires.push(id),
+            }
+        }
+        Ok(if mend { mending.apply(self, ns, now) } else { 0 })
+    }
+
+    /// The page's elements of a hash, without those that are fields of a message that is there, each once.
+    fn stored_once(&self, entries: &[Entry], part: Part) -> Vec<usize> {
+        let (map, fields): (&HashKey, &[&[u8]]) = match part {
+            Part::Payloads => (&self.places.keys.payloads, &FIELDS),
+            _ => (&self.places.dead.map, &DEAD_FIELDS),
+        };
+        let mut seen: IdSet<&[u8]> = IdSet::default();
+        let is_meant = |entry: &Entry| {
+            let owner = owner_of(entry.name.bytes(), fields).map(OwnedStr::new);
+            entry.part == part && owner.is_none_or(|owner| !map.has(owner.as_ref()))
+        };
+        let meant = entries.iter().enumerate().filter(|(_, entry)| is_meant(entry));
+        meant.filter(|(_, entry)| seen.insert(entry.name.bytes())).map(|(number, _)| number).collect()
+    }
+
+    fn fault_of(&self, ns: &Namespace, traces: &Traces) -> Option<Fault> {
+        let own = traces.queue.as_ref().filter(|queue| ns.names.short(queue.bytes()).is_some());
+        let places = traces.pending.len() + traces.processing.len() + usize::from(traces.due.is_some());
+        match (places, traces.processing.first()) {
+            (0, _) => Some(Fault::Lost),
+            (2.., _) => Some(Fault::InTwoPlaces),
+            (1, Some(_)) if traces.deadline.is_none() => Some(Fault::WithoutDeadline),
+            (1, Some((list, _))) => {
+                let is_own = |own: &OwnedStr| own.bytes() == self.places.keys.processing.name(*list).bytes();
+                (!own.is_some_and(is_own)).then_some(Fault::WrongQueue)
+            }
+            // What is pending gets its queue from the list that it is taken from.
+            (1, None) => (traces.due.is_some() && own.is_none()).then_some(Fault::WrongQueue),
+        }
+    }
+}
+
+const FIELDS: [&[u8]; 2] = [b":queue", b":attempts"];
+const DEAD_FIELDS: [&[u8]; 2] = [b":queue", b":death"];
+
+/// The id that a field belongs to by its name.
+fn owner_of<'a>(name: &'a [u8], fields: &[&[u8]]) -> Option<&'a [u8]> {
+    fields.iter().find_map(|field| name.strip_suffix(*field))
+}
+
+/// Whether this is a field by its name, and no id that happens to end like one: such an id has a queue of its own.
+fn is_field(map: &HashKey, name: StrRef, fields: &[&[u8]]) -> bool {
+    owner_of(name.bytes(), fields).is_some() && !map.has(queue_field(name).as_ref())
+}
+
+fn is_nowhere(traces: &Traces) -> bool {
+    traces.pending.is_empty() && traces.processing.is_empty() && traces.due.is_none()
+}
+
+/// What is to be mended.
+#[derive(Default)]
+struct Mending<'a> {
+    messages: Vec<&'a Traces<'a>>,
+    fields: Vec<StrRef<'a>>,
+    in_pending: Vec<(usize, Place, StrRef<'a>)>,
+    in_processing: Vec<(usize, Place, StrRef<'a>)>,
+    in_delays: Vec<StrRef<'a>>,
+    in_expires: Vec<StrRef<'a>>,
+    in_dead: Vec<(Place, StrRef<'a>)>,
+    dead_lost: Vec<StrRef<'a>>,
+    dead_fields: Vec<StrRef<'a>>,
+    skipped: usize,
+    skipped_dead: usize,
+}
+
+impl<'a> Mending<'a> {
+    /// Nothing can fail here. Returns how many faults were mended.
+    fn apply<'c>(mut self, checkup: &mut Checkup<'c>, ns: &Namespace<'c>, now: Now) -> usize {
+        let without_message =
+            self.in_pending.len() + self.in_processing.len() + self.in_delays.len() + self.in_expires.len();
+        let of_dead = self.in_dead.len() + self.dead_lost.len() + self.dead_fields.len();
+        let keys = &mut checkup.places.keys;
+        let (mut mended, mut unknown) = (without_message + of_dead + self.fields.len(), 0);
+        let mut to_pending: Vec<(usize, StrRef)> = Vec::new();
+        for traces in std::mem::take(&mut self.messages) {
+            let own = traces.queue.as_ref().filter(|queue| ns.names.short(queue.bytes()).is_some());
+            match traces.state {
+                Some(State::Processing) => {
+                    let kept = keep_one(&keys.processing, &traces.processing, own, traces.id, &mut self.in_processing);
+                    self.in_pending.extend(traces.pending.iter().map(|(list, place)| (*list, *place, traces.id)));
+                    self.in_delays.extend(traces.due.map(|_| traces.id));
+                    set_queue(&mut keys.payloads, traces.id, own, keys.processing.name(kept));
+                    if traces.deadline.is_none() {
+                        let deadline = now.ms() + NEW_DEADLINE_MS;
+                        keys.expires.add(traces.id, deadline as f64);
+                        ns.due_at(deadline);
+                    }
+                }
+                Some(State::Pending) => {
+                    let kept = keep_one(&keys.pending, &traces.pending, own, traces.id, &mut self.in_pending);
+                    self.leave_processing(traces);
+                    self.in_delays.extend(traces.due.map(|_| traces.id));
+                    set_queue(&mut keys.payloads, traces.id, own, keys.pending.name(kept));
+                }
+                Some(State::Delayed) => {
+                    let known = own.is_some() || !traces.processing.is_empty();
+                    if let (None, Some((list, _))) = (own, traces.processing.first()) {
+                        set_queue(&mut keys.payloads, traces.id, own, keys.processing.name(*list));
+                    }
+                    self.leave_processing(traces);
+                    unknown += usize::from(!known);
+                }
+                _ => {
+                    let list = own.and_then(|own| keys.pending.find(OwnedStr::retain(own.as_ref())).ok());
+                    match list.filter(|list| keys.pending.is_usable(*list)) {
+                        Some(list) => {
+                            to_pending.push((list, traces.id));
+                            self.in_expires.extend(traces.deadline.map(|_| traces.id));
+                        }
+                        None => unknown += 1,
+                    }
+                }
+            }
+            mended += 1;
+        }
+        checkup.next = checkup.next.map(|cursor| self.moved(cursor, &checkup.lists));
+        let keys = &mut checkup.places.keys;
+        take_out(&mut keys.pending, self.in_pending.iter().copied());
+        take_out(&mut keys.processing, self.in_processing.iter().copied());
+        remove_all(&mut keys.delays, &self.in_delays);
+        remove_all(&mut keys.expires, &self.in_expires);
+        for (list, id) in to_pending {
+            keys.pending.push(list, End::Right, id);
+        }
+        for field in &self.fields {
+            keys.payloads.delete(*field);
+        }
+        // Scripts that fill a queue do not enter it.
+        for lists in [&mut keys.pending, &mut keys.processing] {
+            for number in 0..lists.len() {
+                if lists.get(number).is_some_and(|list| list.len() > 0) {
+                    lists.note_created(number);
+                }
+            }
+            lists.register_created(&mut keys.queues);
+        }
+        let dead = &mut checkup.places.dead;
+        dead.list.remove(&mut self.in_dead);
+        for id in &self.dead_lost {
+            dead.list.push(End::Left, *id);
+        }
+        for field in &self.dead_fields {
+            dead.map.delete(*field);
+        }
+        Reason::NoMap.report(self.skipped, || ns.names.payloads.bytes().to_vec());
+        Reason::NoMap.report(self.skipped_dead, || ns.names.dlq_data.bytes().to_vec());
+        Reason::NoQueue.report(unknown, || ns.names.payloads.bytes().to_vec());
+        mended - unknown
+    }
+
+    /// A message that was in processing stays elsewhere: its lease ends.
+    fn leave_processing(&mut self, traces: &'a Traces<'a>) {
+        self.in_processing.extend(traces.processing.iter().map(|(list, place)| (*list, *place, traces.id)));
+        if !traces.processing.is_empty() && traces.deadline.is_some() {
+            self.in_expires.push(traces.id);
+        }
+    }
+
+    /// Elements that are taken out move those behind them to the left.
+    fn moved(&self, cursor: Cursor, lists: &[(usize, usize)]) -> Cursor {
+        let is_before = |place: &Place| (place.index as u64) < cursor.position;
+        let in_list = |removed: &[(usize, Place, StrRef)], number: Option<usize>| {
+            removed.iter().filter(|(list, place, _)| Some(*list) == number && is_before(place)).count()
+        };
+        let of_queue = lists.get(cursor.queue);
+        let before = match PARTS[cursor.part] {
+            Part::Pending => in_list(&self.in_pending, of_queue.map(|(pending, _)| *pending)),
+            Part::Processing => in_list(&self.in_processing, of_queue.map(|(_, processing)| *processing)),
+            Part::Dead => self.in_dead.iter().filter(|(place, _)| is_before(place)).count(),
+            _ => 0,
+        };
+        Cursor { position: cursor.position - before as u64, ..cursor }
+    }
+}
+
+/// Keeps one of a message's places, in the list of its own queue if it is there, and takes it out of the others. Returns the
+/// number of the list that it stays in.
+fn keep_one<'a>(
+    lists: &Lists,
+    places: &[(usize, Place)],
+    own: Option<&OwnedStr>,
+    id: StrRef<'a>,
+    leaving: &mut Vec<(usize, Place, StrRef<'a>)>,
+) -> usize {
+    let is_own = |(list, _): &(usize, Place)| own.is_some_and(|own| own.bytes() == lists.name(*list).bytes());
+    let kept = places.iter().position(is_own).unwrap_or(0);
+    let others = places.iter().enumerate().filter(|(number, _)| *number != kept);
+    leaving.extend(others.map(|(_, (list, place))| (*list, *place, id)));
+    places[kept].0
+}
+
+fn set_queue(payloads: &mut HashKey, id: StrRef, own: Option<&OwnedStr>, queue: StrRef) {
+    if own.is_none_or(|own| own.bytes() != queue.bytes()) {
+        payloads.set(queue_field(id).as_ref(), queue);
+    }
+}
+
+fn remove_all(zset: &mut ZsetKey, ids: &[StrRef]) {
+    for id in ids {
+        zset.remove(*id);
+    }
+}
+
+/// `[CURSOR c] [COUNT n]`, the arguments of both commands.
+pub fn run<'c>(call: &'c Invocation<'c>, mend: bool) -> Result<usize, Error> {
+    let [namespace, words @ ..] = call.args() else {
+        return Err(Error::WrongArity);
+    };
+    let [cursor, count] = args::options(words, [Opt::Value("CURSOR"), Opt::Value("COUNT")])?;
+    let cursor = cursor.map_or(Ok(0), |cursor| args::offset("CURSOR", cursor.bytes()))?;
+    let count = count.map_or_else(|| Ok(settings::MAX_BATCH.as_usize()), |n| args::limited("COUNT", n.bytes()))?;
+    let expected = "0, or a cursor that the command returned";
+    let cursor = Cursor::of_number(cursor as u64).ok_or(Error::Invalid { argument: "CURSOR", expected })?;
+    let ns = Namespace::of_caller(call, *namespace)?;
+    let mut checkup = Checkup::of(&ns, cursor, count)?;
+    let mended = checkup.check(&ns, Now::read(), mend)?;
+    checkup.reply(call);
+    Ok(mended)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_cursor_is_a_number_that_every_client_can_hold() {
+        let last = Cursor { part: PARTS.len() - 1, queue: 0, position: (1 << 50) - 1 };
+        assert!(last.number() < 1 << 53);
+        for cursor in [
+            Cursor::default(),
+            last,
+            Cursor { part: 1, queue: 65_535, position: (1 << 34) - 1 },
+            Cursor { part: 2, queue: 7, position: 12 },
+            Cursor { part: 0, queue: 0, position: 1 << 40 },
+        ] {
+            assert_eq!(Cursor::of_number(cursor.number()), Some(cursor));
+        }
+        assert_eq!(Cursor::of_number(u64::MAX), None);
+    }
+}
