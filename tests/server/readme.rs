@@ -137,6 +137,7 @@ fn the_demo_plays_the_life_of_messages_and_ends_well() {
     for name in ["PUBLISH", "RESERVE", "ACK", "NACK", "EXTEND", "REDRIVE", "POLICY", "PUBLISH app DELAY"] {
         assert!(shown.contains(&format!("\n> RMQ.{name} ")), "no RMQ.{name} in:\n{shown}");
     }
+    assert!(shown.contains("delayed 1 (0 due, next in ") && shown.contains("\ndead 1\n"), "no look at the queues:\n{shown}");
     let port = shown.split("port ").nth(1).and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
     let port: u16 = port.and_then(|port| port.parse().ok()).expect("the demo prints its port");
     assert!(
