@@ -149,7 +149,9 @@ impl Terminal {
 fn visible(line: &str) -> String {
     let mut parts = line.split("\x1b[");
     let first = parts.next().unwrap_or_default().to_string();
-    parts.fold(first, |text, part| text + part.trim_start_matches(|c: char| !c.is_ascii_alphabetic()).get(1..).unwrap_or(""))
+    parts.fold(first, |text, part| {
+        text + part.trim_start_matches(|c: char| !c.is_ascii_alphabetic()).get(1..).unwrap_or("")
+    })
 }
 
 fn workers_are_killed_and_every_message_is_processed(worker: impl Fn() -> Command) {
