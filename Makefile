@@ -22,6 +22,7 @@ run: build ## Start redis-server with the module, in the foreground (PORT=6379)
 	@scripts/run.sh
 
 demo: build ## Run the commands with redis-cli on a temporary server
+	@scripts/servers.sh python
 	@scripts/demo.sh
 
 test: ## Run every unit and integration test (SERVER=redis-7.0)

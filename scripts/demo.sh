@@ -109,5 +109,18 @@ show RMQ.PUBLISH app ONCE 60000 TO orders order-4 four
 say 'The counters.'
 show INFO rmq
 
+python=.servers/python/bin/python
+if [ -x $python ]; then
+    say 'A look at the queues: two wait, one is in work, one is due later, one was rejected. examples/top.py without --once' \
+        'shows them live.'
+    show RMQ.PUBLISH app TO orders order-5 five order-6 six order-7 seven order-8 eight
+    reserve 30000
+    show RMQ.NACK app order-5 "$receipt" DEAD ERROR 'no such customer'
+    reserve 30000
+    show RMQ.PUBLISH app DELAY 60000 TO orders order-9 nine
+    echo
+    REDIS_URL=redis://127.0.0.1:$port $python examples/top.py --once app
+fi
+
 cleanup
 say "Done; the server is stopped. 'make run' starts one to experiment with."

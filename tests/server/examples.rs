@@ -4,8 +4,11 @@
 use crate::common::process::{in_repository, spawn_bound_to_this_process};
 use crate::common::*;
 
+use std::collections::HashMap;
+use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
+use std::process::{Child, ChildStdin, Command, Stdio};
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 /// Longer than the lease of the examples, 10 s, and the work that is left then.
@@ -52,11 +55,103 @@ fn a_heartbeat_keeps_a_message_that_takes_longer_than_its_lease() {
 }
 
 #[test]
-fn the_workers_are_as_short_as_promised() {
-    for (name, most) in [("worker.py", 15), ("worker.js", 15), ("worker.rs", 25), ("worker.go", 40)] {
+fn the_examples_are_as_short_as_promised() {
+    for (name, most) in [("worker.py", 15), ("worker.js", 15), ("worker.rs", 25), ("worker.go", 40), ("top.py", 99)] {
         let text = std::fs::read_to_string(in_repository("examples").join(name)).unwrap();
         assert!(text.lines().count() <= most, "{name}");
     }
+}
+
+#[test]
+fn top_shows_the_queues_in_a_terminal_of_80_columns_until_ctrl_c() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.PUBLISH", "app", "TO", "orders", "*", "1", "*", "2", "*", "3");
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 3_600_000, "TO", "orders", "later", "4");
+    ok!(con, "RMQ.RESERVE", "app", 1, "FROM", "orders");
+    let receipt = text(items(items(ok!(con, "RMQ.RESERVE", "app", 60_000, "FROM", "orders")).remove(0)).remove(2));
+    let id: String = ask!(con, "LINDEX", "app:orders:processing", 0);
+    ok!(con, "RMQ.NACK", "app", id, receipt, "DEAD");
+    ok!(con, "RMQ.POLICY", "app", "a-queue-with-a-name-that-is-too-long", "PAUSED", "yes");
+    let mut terminal = Terminal::of(&server, "examples/top.py --interval 0.1");
+
+    let wanted = ["delayed 1 (0 due, next in ", "dead 1", "waiting  in work", "0/s", "orders   ", "paused"];
+    let is_there = || wanted.iter().all(|text| terminal.shown().contains(text));
+    assert!(eventually(PATIENCE, is_there), "{}", terminal.shown());
+    server.kill9();
+    assert!(eventually(PATIENCE, || terminal.shown().contains("refused")), "{}", terminal.shown());
+    server.restart();
+    assert!(eventually(PATIENCE, || terminal.shown().contains("dead 0")), "it goes on: {}", terminal.shown());
+    terminal.keys.write_all(b"\x03").unwrap();
+
+    let status = terminal.process.wait().expect("it ends");
+    let restored = "\x1b[?25h\x1b[?1049l";
+    assert!(eventually(PATIENCE, || terminal.shown().ends_with(restored)), "{:?}", terminal.shown());
+    let shown = terminal.shown();
+    assert!(status.success() && !shown.contains("Traceback"), "{status}\n{shown}");
+    let widest = shown.lines().map(|line| visible(line).chars().count()).max();
+    assert!(widest <= Some(79), "{widest:?} columns: {shown}");
+}
+
+#[test]
+fn the_script_for_prometheus_replies_with_names_and_numbers_in_turn() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.PUBLISH", "app", "TO", "orders", "a", "1", "b", "2");
+    let script = std::fs::read_to_string(in_repository("examples/prometheus.lua")).unwrap();
+
+    // As redis_exporter calls it, by default and with -lua-script-read-only.
+    for command in ["EVAL", "EVAL_RO"] {
+        let values: HashMap<String, f64> = ask!(con, command, &script, 0, 0);
+        assert_eq!(values["rmq_published"], 2.0);
+        assert_eq!(values["rmq_ns_delayed,app"], 0.0);
+        assert_eq!(values["rmq_queue_pending,app,orders"], 2.0);
+        assert!(!values.contains_key("rmq_queue_idle_ms,app,orders"), "no worker has asked yet");
+    }
+}
+
+/// A program of this repository in a terminal of 80 columns and 24 lines.
+struct Terminal {
+    process: Child,
+    keys: ChildStdin,
+    output: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Terminal {
+    fn of(server: &Server, program: &str) -> Terminal {
+        let line = format!("stty cols 80 rows 24; exec {:?}", python(program)).replace('"', "");
+        let mut script = Command::new("script");
+        script.args(["-qec", &line, "/dev/null"]).env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port()));
+        let mut process = spawn_bound_to_this_process({
+            script.env("TERM", "xterm").stdin(Stdio::piped()).stdout(Stdio::piped());
+            script
+        })
+        .expect("script runs");
+        let keys = process.stdin.take().expect("a pipe");
+        let mut pipe = process.stdout.take().expect("a pipe");
+        let output = Arc::new(Mutex::new(Vec::new()));
+        let seen = output.clone();
+        std::thread::spawn(move || {
+            let mut bytes = [0; 4096];
+            while let Ok(count @ 1..) = pipe.read(&mut bytes) {
+                seen.lock().unwrap().extend_from_slice(&bytes[..count]);
+            }
+        });
+        Terminal { process, keys, output }
+    }
+
+    fn shown(&self) -> String {
+        String::from_utf8_lossy(&self.output.lock().unwrap()).into_owned()
+    }
+}
+
+/// A line without its escape sequences.
+fn visible(line: &str) -> String {
+    let mut parts = line.split("\x1b[");
+    let first = parts.next().unwrap_or_default().to_string();
+    parts.fold(first, |text, part| {
+        text + part.trim_start_matches(|c: char| !c.is_ascii_alphabetic()).get(1..).unwrap_or("")
+    })
 }
 
 fn workers_are_killed_and_every_message_is_processed(worker: impl Fn() -> Command) {

@@ -14,25 +14,25 @@ const PROMPT: &str = "127.0.0.1:6379> ";
 
 #[test]
 fn the_redis_cli_sessions_of_the_documentation_give_the_replies_that_they_show() {
-    let mut commands = 0;
-    for page in pages() {
-        let server = Server::start();
-        let mut names = Names::default();
-        for (command, expected) in page.session() {
-            let command = names.translate(&command);
-            let reply = redis_cli(&server, &command);
-            if let Err(difference) = names.learn(&expected, &reply) {
-                panic!("{}\n{PROMPT}{command}\nshown:\n{expected}\ntrue:\n{reply}\n{difference}", page.path.display());
-            }
-            commands += 1;
-        }
-    }
+    let commands: usize = pages().iter().map(|page| page.play(PROMPT, &Server::start())).sum();
     assert!(commands >= 50, "only {commands} commands were found in the documentation");
 }
 
 #[test]
+fn the_sessions_on_a_cluster_give_the_replies_that_they_show() {
+    let cluster = Cluster::start(2, 0);
+    let node = cluster.node_for_key("{app}");
+    let other = cluster.nodes().iter().find(|other| other.port() != node.port()).expect("two nodes");
+    let slot = cluster.slot_of("{moving}");
+    assert_eq!(cluster.node_for_slot(slot).port(), other.port(), "choose another tag");
+    let source: String = ask!(other.con(), "CLUSTER", "MYID");
+    ok!(node.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", source);
+    assert_eq!(page("docs/troubleshooting.md").play("127.0.0.1:7000> ", node), 4);
+}
+
+#[test]
 fn the_readme_leads_with_publish_reserve_and_ack() {
-    let session = page("README.md").session();
+    let session = page("README.md").sessions(PROMPT).concat();
     let first: Vec<&str> = session.iter().filter_map(|(line, _)| line.split(' ').next()).collect();
     assert_eq!(first[..3], ["RMQ.PUBLISH", "RMQ.RESERVE", "RMQ.ACK"]);
     assert_eq!(session[2].1, "(integer) 1");
@@ -137,6 +137,10 @@ fn the_demo_plays_the_life_of_messages_and_ends_well() {
     for name in ["PUBLISH", "RESERVE", "ACK", "NACK", "EXTEND", "REDRIVE", "POLICY", "PUBLISH app DELAY"] {
         assert!(shown.contains(&format!("\n> RMQ.{name} ")), "no RMQ.{name} in:\n{shown}");
     }
+    assert!(
+        shown.contains("delayed 1 (0 due, next in ") && shown.contains("\ndead 1\n"),
+        "no look at the queues:\n{shown}"
+    );
     let port = shown.split("port ").nth(1).and_then(|rest| rest.split(|c: char| !c.is_ascii_digit()).next());
     let port: u16 = port.and_then(|port| port.parse().ok()).expect("the demo prints its port");
     assert!(
@@ -270,15 +274,13 @@ impl Page {
         found.remove(0).1
     }
 
-    /// Commands behind the prompt, each with the reply below it.
-    fn session(&self) -> Vec<(String, String)> {
-        let mut session: Vec<(String, String)> = Vec::new();
-        for (_, block) in self.blocks() {
-            if !block.starts_with(PROMPT) {
-                continue;
-            }
+    /// The sessions with this prompt: commands, each with the reply below it.
+    fn sessions(&self, prompt: &str) -> Vec<Vec<(String, String)>> {
+        let mut sessions = Vec::new();
+        for (_, block) in self.blocks().into_iter().filter(|(_, block)| block.starts_with(prompt)) {
+            let mut session: Vec<(String, String)> = Vec::new();
             for line in block.lines() {
-                match line.strip_prefix(PROMPT) {
+                match line.strip_prefix(prompt) {
                     Some(command) => session.push((command.to_string(), String::new())),
                     None => {
                         let (_, reply) = session.last_mut().expect("a command comes first");
@@ -287,9 +289,52 @@ impl Page {
                     }
                 }
             }
+            sessions.push(session);
         }
-        session
+        sessions
     }
+
+    /// Types the sessions into redis-cli, one after the other, and compares the replies: how many commands these are.
+    fn play(&self, prompt: &str, server: &Server) -> usize {
+        let options: &[&str] = if self.text.contains("`redis-cli -3`") { &["-3"] } else { &[] };
+        let mut names = Names::default();
+        let mut commands = 0;
+        for session in self.sessions(prompt) {
+            // Each line has a redis-cli of its own, so that AUTH or ASKING is sent again.
+            let mut login = String::new();
+            for (command, expected) in session {
+                let command = names.translate(&command);
+                let printed = redis_cli(server, options, &format!("{login}{command}"));
+                let reply = if login.is_empty() { &printed } else { printed.strip_prefix("OK\n").unwrap_or(&printed) };
+                if let Err(difference) = names.learn(&without_ages(&expected), &without_ages(reply)) {
+                    let page = self.path.display();
+                    panic!("{page}\n{prompt}{command}\nshown:\n{expected}\ntrue:\n{reply}\n{difference}");
+                }
+                if command.starts_with("AUTH ") || command == "ASKING" {
+                    login = format!("{command}\n");
+                }
+                commands += 1;
+            }
+        }
+        commands
+    }
+}
+
+/// The text without the ages that differ from run to run: `"idle_ms" => (integer) 5` of RESP3, and in RESP2, where the name
+/// is on the line before.
+fn without_ages(text: &str) -> String {
+    let names = ["\"next_age_ms\"", "\"idle_ms\"", "\"next_due_in_ms\""];
+    let mut before = "";
+    let mut lines = Vec::new();
+    for line in text.lines().map(str::trim_end) {
+        let is_age = names.iter().any(|name| line.contains(name) || before.ends_with(name));
+        lines.push(match line.split_once("(integer) ") {
+            Some((start, _)) if is_age => format!("{start}(integer)"),
+            _ => line.to_string(),
+        });
+        before = line;
+    }
+    lines.join("\n")
 }
 
 fn cli() -> PathBuf {
@@ -302,8 +347,9 @@ fn cli() -> PathBuf {
 }
 
 /// A line typed into redis-cli, and what it prints at a terminal.
-fn redis_cli(server: &Server, line: &str) -> String {
+fn redis_cli(server: &Server, options: &[&str], line: &str) -> String {
     let mut cli = Command::new(cli())
+        .args(options)
         .args(["--no-raw", "-h", "127.0.0.1", "-p", &server.port().to_string()])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
