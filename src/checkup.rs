@@ -9,11 +9,11 @@ use crate::hash::IdSet;
 use crate::lists::Lists;
 use crate::message::queue_field;
 use crate::namespace::Namespace;
-use crate::redis::list::{End, LremSide, Place};
+use crate::redis::list::{End, Place};
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
 use crate::settings;
 use crate::skipped::Reason;
-use crate::whereabouts::{take_out, State, Traces, Whereabouts};
+use crate::whereabouts::{distinct, take_out, State, Traces, Whereabouts};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
@@ -106,9 +106,8 @@ impl Cursor {
 /// One element of the page.
 struct Entry {
     part: Part,
-    /// The number of its list, and its index there.
+    /// The number of its list.
     list: usize,
-    index: usize,
     /// An id, or a field of a hash.
     name: OwnedStr,
 }
@@ -164,7 +163,7 @@ impl<'c> Checkup<'c> {
                 if let Some(list) = list {
                     for index in (start..len).take(most) {
                         let Some(name) = list.at(index) else { break };
-                        self.entries.push(Entry { part, list: number, index, name });
+                        self.entries.push(Entry { part, list: number, name });
                     }
                 }
                 let end = start.saturating_add(most);
@@ -178,7 +177,7 @@ impl<'c> Checkup<'c> {
                 let (start, len) = (cursor.position as usize, list.len());
                 for index in (start..len).take(most) {
                     let Some(name) = list.at(index) else { break };
-                    self.entries.push(Entry { part, list: 0, index, name });
+                    self.entries.push(Entry { part, list: 0, name });
                 }
                 let end = start.saturating_add(most);
                 return Ok(if end < len {
@@ -191,7 +190,7 @@ impl<'c> Checkup<'c> {
         // The server looks at every key that is there.
         let refused = || Error::SlotMoves { derived_key: ns.names.payloads.bytes().to_vec() };
         let (position, names) = scanned.ok_or_else(refused)?;
-        self.entries.extend(names.into_iter().map(|name| Entry { part, list: 0, index: 0, name }));
+        self.entries.extend(names.into_iter().map(|name| Entry { part, list: 0, name }));
         Ok(if position == 0 { cursor.next_part() } else { Some(Cursor { position, ..cursor }) })
     }
 
@@ -273,7 +272,6 @@ impl<'c> Checkup<'c> {
         }
         for (number, entry) in entries.iter().enumerate() {
             let id = entry.name.as_ref();
-            let place = Place { index: entry.index, side: LremSide::Ambiguous };
             let is_stored = match entry.part {
                 Part::Payloads | Part::DeadData => continue,
                 Part::Dead => self.places.dead.map.has(id),
@@ -293,10 +291,10 @@ impl<'c> Checkup<'c> {
             match entry.part {
                 // Where a hash is missing as a whole, that proves nothing about the messages.
                 Part::Dead if !has_dead => mending.skipped_dead += 1,
-                Part::Dead => mending.in_dead.push((place, id)),
+                Part::Dead => mending.unknown_dead.push(id),
                 _ if !has_payloads => mending.skipped += 1,
-                Part::Pending => mending.in_pending.push((entry.list, place, id)),
-                Part::Processing => mending.in_processing.push((entry.list, place, id)),
+                Part::Pending => mending.unknown_pending.push((entry.list, id)),
+                Part::Processing => mending.unknown_processing.push((entry.list, id)),
                 Part::Delays => mending.in_delays.push(id),
                 _ => mending.in_expires.push(id),
             }
@@ -360,6 +358,10 @@ struct Mending<'a> {
     fields: Vec<StrRef<'a>>,
     in_pending: Vec<(usize, Place, StrRef<'a>)>,
     in_processing: Vec<(usize, Place, StrRef<'a>)>,
+    /// Ids without message in lists, with the number of the list.
+    unknown_pending: Vec<(usize, StrRef<'a>)>,
+    unknown_processing: Vec<(usize, StrRef<'a>)>,
+    unknown_dead: Vec<StrRef<'a>>,
     in_delays: Vec<StrRef<'a>>,
     in_expires: Vec<StrRef<'a>>,
     in_dead: Vec<(Place, StrRef<'a>)>,
@@ -372,12 +374,17 @@ struct Mending<'a> {
 impl<'a> Mending<'a> {
     /// Nothing can fail here. Returns how many faults were mended.
     fn apply<'c>(mut self, checkup: &mut Checkup<'c>, ns: &Namespace<'c>, now: Now) -> usize {
-        let without_message =
-            self.in_pending.len() + self.in_processing.len() + self.in_delays.len() + self.in_expires.len();
-        let of_dead = self.in_dead.len() + self.dead_lost.len() + self.dead_fields.len();
+        let in_lists = self.unknown_pending.len() + self.unknown_processing.len();
+        let without_message = in_lists + self.in_delays.len() + self.in_expires.len();
+        let of_dead = self.in_dead.len() + self.unknown_dead.len() + self.dead_lost.len() + self.dead_fields.len();
         let keys = &mut checkup.places.keys;
         let (mut mended, mut unknown) = (without_message + of_dead + self.fields.len(), 0);
         let mut to_pending: Vec<(usize, StrRef)> = Vec::new();
+        self.in_pending.extend(places_of(&mut keys.pending, &self.unknown_pending));
+        self.in_processing.extend(places_of(&mut keys.processing, &self.unknown_processing));
+        let (unknown_dead, _) = distinct(&self.unknown_dead);
+        let in_dead = checkup.places.dead.list.every_place_of(&unknown_dead);
+        self.in_dead.extend(in_dead.into_iter().map(|(number, place)| (place, unknown_dead[number])));
         for traces in std::mem::take(&mut self.messages) {
             let own = traces.queue.as_ref().filter(|queue| ns.names.short(queue.bytes()).is_some());
             match traces.state {
@@ -493,6 +500,20 @@ fn keep_one<'a>(
     let others = places.iter().enumerate().filter(|(number, _)| *number != kept);
     leaving.extend(others.map(|(_, (list, place))| (*list, *place, id)));
     places[kept].0
+}
+
+/// Every place of each id in its list.
+fn places_of<'a>(lists: &mut Lists, ids: &[(usize, StrRef<'a>)]) -> Vec<(usize, Place, StrRef<'a>)> {
+    let mut places = Vec::new();
+    for number in 0..lists.len() {
+        let of_list: Vec<StrRef> = ids.iter().filter(|(list, _)| *list == number).map(|(_, id)| *id).collect();
+        let (of_list, _) = distinct(&of_list);
+        if let (Some(list), false) = (lists.get(number), of_list.is_empty()) {
+            let found = list.every_place_of(&of_list).into_iter();
+            places.extend(found.map(|(index, place)| (number, place, of_list[index])));
+        }
+    }
+    places
 }
 
 fn set_queue(payloads: &mut HashKey, id: StrRef, own: Option<&OwnedStr>, queue: StrRef) {

@@ -2,6 +2,7 @@
 
 use smallvec::SmallVec;
 
+use crate::clock::is_lease;
 use crate::error::Error;
 use crate::hash::IdSet;
 use crate::lists::Lists;
@@ -20,6 +21,9 @@ pub struct Delivery<'c> {
     pub pair: usize,
     /// The value of `<id>:attempts`.
     pub attempts: OwnedStr,
+    /// The names of the fields `<id>:queue` and `<id>:attempts`, made once.
+    pub queue_field: OwnedStr,
+    pub attempts_field: OwnedStr,
     /// The full name of its queue; None where it is unknown or belongs to another namespace.
     pub queue: Option<OwnedStr>,
     /// The number of its processing list.
@@ -52,22 +56,26 @@ pub fn current<'c>(
 ) -> SmallVec<[Delivery<'c>; 1]> {
     let mut deliveries: SmallVec<[Delivery; 1]> = SmallVec::with_capacity(pairs.len() / 2);
     let mut seen: IdSet<&[u8]> = IdSet::default();
+    let mut repeated = 0;
     for (number, pair) in pairs.chunks_exact(2).enumerate() {
         let (id, receipt) = (pair[0], pair[1]);
-        let [attempts, queue] = payloads.get_two(attempts_field(id).as_ref(), queue_field(id).as_ref());
+        let (queue_field, attempts_field) = (queue_field(id), attempts_field(id));
+        let [attempts, queue] = payloads.get_two(attempts_field.as_ref(), queue_field.as_ref());
         let Some(attempts) = attempts.filter(|field| receipt::of_field(field.bytes()) == receipt.bytes()) else {
             continue;
         };
         // A script or CLAIM that has taken the message over has written a whole number.
-        if !expires.score(id).is_some_and(|deadline| deadline.fract() != 0.0) {
+        if !expires.score(id).is_some_and(is_lease) {
             continue;
         }
-        if pairs.len() == 2 || seen.insert(id.bytes()) {
+        if pairs.len() > 2 && !seen.insert(id.bytes()) {
+            repeated += 1;
+        } else {
             let queue = queue.filter(|queue| ns.names.short(queue.bytes()).is_some());
-            deliveries.push(Delivery { id, pair: number, attempts, queue, list: None });
+            deliveries.push(Delivery { id, pair: number, attempts, queue_field, attempts_field, queue, list: None });
         }
     }
-    stats::add(Counter::Fenced, pairs.len() / 2 - deliveries.len());
+    stats::add(Counter::Fenced, pairs.len() / 2 - deliveries.len() - repeated);
     deliveries
 }
 
@@ -109,5 +117,12 @@ pub fn take_out(deliveries: &[Delivery], processing: &mut Lists, expires: &mut Z
     }
     for delivery in deliveries {
         expires.remove(delivery.id);
+    }
+}
+
+/// Deletes the fields of the messages, all of which a delivered message has.
+pub fn forget_fields(deliveries: &[Delivery], payloads: &mut HashKey) {
+    for delivery in deliveries {
+        payloads.delete_three([delivery.id, delivery.queue_field.as_ref(), delivery.attempts_field.as_ref()]);
     }
 }

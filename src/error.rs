@@ -115,7 +115,7 @@ impl fmt::Display for Error {
             }
             Error::NoHashTag(name) => write!(
                 f,
-                "CROSSSLOT in a cluster namespace must have a hash tag, which brings its keys into one slot, such as '{{{}}}'",
+                "CROSSSLOT in a cluster the namespace must have a hash tag, which brings its keys into one slot, such as '{{{}}}'",
                 if name.is_empty() { "app".into() } else { printable(name) }
             ),
             Error::Exists { id, queue } => write!(

@@ -29,13 +29,6 @@ pub fn forget_fields(payload_map: &mut HashKey, ids: &[StrRef]) -> SmallVec<[boo
         .collect()
 }
 
-/// The same for messages that were delivered, so that they have all of their fields.
-pub fn forget_delivered<'a>(payloads: &mut HashKey, ids: impl Iterator<Item = StrRef<'a>>) {
-    for id in ids {
-        payloads.delete_three([id, queue_field(id).as_ref(), attempts_field(id).as_ref()]);
-    }
-}
-
 /// The keys that a message in work is in, as the twins get them.
 pub struct Working<'c> {
     pub payload_map: HashKey<'c>,

@@ -1,6 +1,7 @@
 //! The policy of a queue: attempts, backoff, pause. Pure but for the read of the two fields that it comes from.
 
 use std::collections::HashMap;
+use std::sync::atomic::AtomicI64;
 use std::sync::{Mutex, PoisonError};
 
 use serde_json::{Map, Value as Json};
@@ -9,6 +10,7 @@ use crate::args::LONGEST_MS;
 use crate::id::random_bits;
 use crate::redis::reply::Value;
 use crate::redis::{log, HashKey, StrRef};
+use crate::skipped::is_time_to_log;
 
 /// The name under which `<ns>:queues` has the namespace's default.
 pub const DEFAULT: &[u8] = b"*";
@@ -95,7 +97,8 @@ impl Stored {
             return *stored;
         }
         let (stored, is_whole) = Stored::parse(field);
-        if !is_whole {
+        static LAST_LOGGED: AtomicI64 = AtomicI64::new(0);
+        if !is_whole && is_time_to_log(&LAST_LOGGED) {
             log::warning(&format!("rmq: a policy cannot be read, and counts as absent: '{}'", log::printable(field)));
         }
         if read.len() >= KEPT {

@@ -57,7 +57,8 @@ pub fn report_dropped(count: usize, list: StrRef) {
     }
 }
 
-fn is_time_to_log(last: &AtomicI64) -> bool {
+/// At most every 10 s.
+pub fn is_time_to_log(last: &AtomicI64) -> bool {
     let now = Now::read().ms();
     let is_time = (now - last.load(Ordering::Relaxed)).abs() >= LOG_EVERY_MS;
     if is_time {

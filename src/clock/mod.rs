@@ -12,6 +12,11 @@ use std::time::{SystemTime, UNIX_EPOCH};
 /// The latest time that a score holds to the microsecond: 2^43 ms, in the year 2248.
 pub const LATEST_MS: f64 = (1i64 << 43) as f64;
 
+/// Whether a deadline is that of a lease: scripts write whole numbers.
+pub fn is_lease(deadline: f64) -> bool {
+    deadline.is_finite() && deadline.fract() != 0.0
+}
+
 #[derive(Clone, Copy)]
 pub struct Now {
     micros: i64,

@@ -149,6 +149,8 @@ pub fn fired(call: &Invocation, token: usize) -> Result<(), Error> {
         waiting.timer = None;
         let lateness = now.ms().saturating_sub(waiting.fires_at);
         let found = (waiting.namespace.clone(), waiting.queues.keys().cloned().collect::<Vec<_>>());
+        // Whatever happens now, there is a next look.
+        waiting.fire_at(call.timers(), token, now.ms() + LOOK_EVERY_MS);
         state.worst_lateness_ms = state.worst_lateness_ms.max(lateness);
         found
     };

@@ -105,6 +105,7 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_CreateTimer,
         RedisModule_StopTimer,
         RedisModule_ReplyWithMap,
+        RedisModule_ServerInfoGetFieldC,
     );
     None
 }

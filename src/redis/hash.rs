@@ -7,6 +7,7 @@ use redis_module::raw;
 
 use super::api::api;
 use super::effects::Plain;
+use super::entry::guarded;
 use super::key::Key;
 use super::plain::{Deferred, Scan};
 use super::{OwnedStr, StrRef};
@@ -144,6 +145,23 @@ impl HashKey<'_> {
         updated > 0
     }
 
+    /// Two fields in one step.
+    pub fn set_two(&mut self, one: (StrRef, StrRef), two: (StrRef, StrRef)) {
+        // SAFETY: as in `set`, for two pairs.
+        unsafe {
+            api!(RedisModule_HashSet(
+                self.key.raw(),
+                NONE,
+                one.0.raw(),
+                one.1.raw(),
+                two.0.raw(),
+                two.1.raw(),
+                null_mut::<raw::RedisModuleString>(),
+            ));
+        }
+        self.key.changed(c"hset", Plain::HSet, 0, &[one.0, one.1, two.0, two.1]);
+    }
+
     /// Whether the field was there.
     pub fn delete(&mut self, field: StrRef) -> bool {
         // The server would create a missing hash before it finds nothing to delete in it.
@@ -224,6 +242,10 @@ unsafe extern "C" fn on_field(
     unsafe {
         let visit = &mut *visit.cast::<&mut dyn FnMut(OwnedStr, OwnedStr)>();
         let copy = |string| OwnedStr::new(StrRef::borrow(string).bytes());
-        visit(copy(field), copy(value));
+        // A panic must not unwind through the server's scan.
+        let _ = guarded(|| {
+            visit(copy(field), copy(value));
+            Ok(())
+        });
     }
 }

@@ -9,6 +9,7 @@ use redis_module::raw;
 
 use super::api::api;
 use super::command::Entry;
+use super::entry::guarded;
 use super::Invocation;
 use crate::clock::waiting;
 use crate::stats;
@@ -21,7 +22,17 @@ pub(super) fn register(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
 }
 
 unsafe extern "C" fn write_section(ctx: *mut raw::RedisModuleInfoCtx, crash_report: c_int) {
-    // SAFETY: the context is that of the running INFO; names are NUL-terminated and copied.
+    let _ = guarded(|| {
+        // SAFETY: the context is that of the running INFO.
+        unsafe { write_fields(ctx, crash_report) };
+        Ok(())
+    });
+}
+
+/// # Safety
+/// `ctx` is that of the running INFO.
+unsafe fn write_fields(ctx: *mut raw::RedisModuleInfoCtx, crash_report: c_int) {
+    // SAFETY: as above; names are NUL-terminated and copied.
     unsafe {
         if api!(RedisModule_InfoAddSection(ctx, c"".as_ptr())) != raw::REDISMODULE_OK as c_int {
             return;

@@ -10,6 +10,7 @@ mod bounded;
 mod clock;
 mod dead_letters;
 mod ending;
+mod faults;
 mod looking;
 mod namespace;
 mod policy;

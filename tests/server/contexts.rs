@@ -84,8 +84,9 @@ fn a_call_from_a_script_or_a_function_replies_and_acts_as_a_plain_one() {
     let ways: [&[&str]; 4] = [&["EVAL", run], &["EVAL", run_3], &["EVAL", with_shebang], &["FCALL", "run"]];
     for row in ROWS {
         let wanted = after_a_plain_call(&server, row);
-        // A map has no order in Lua.
-        let has_order = |way: &&&[&str]| row.name != "RMQ.POLICY" || way[1] != run_3;
+        // In Lua a map has no order, and in RESP3 a table ends at the first nil.
+        let with_map = ["RMQ.CANCEL", "RMQ.POLICY", "RMQ.STATS", "RMQ.PEEK", "RMQ.AUDIT", "RMQ.REPAIR"];
+        let has_order = |way: &&&[&str]| !with_map.contains(&row.name) || way[1] != run_3;
         for way in ways.iter().filter(has_order) {
             HERE.set_up(&mut con, row.setup);
             let now = server_time_ms(&mut con);
@@ -157,13 +158,24 @@ fn blocking_is_ignored_inside_of_multi_and_scripts() {
 fn plain(reply: Reply, now: i64) -> Reply {
     match reply {
         Reply::NilBulk | Reply::NilArray => Reply::Null,
-        Reply::Array(items) => Reply::Array(items.into_iter().map(|item| plain(item, now)).collect()),
+        Reply::Array(items) => Reply::Array(without_ages(items.into_iter().map(|item| plain(item, now)).collect())),
         Reply::Map(pairs) => {
-            Reply::Array(pairs.into_iter().flat_map(|(key, value)| [plain(key, now), plain(value, now)]).collect())
+            let items = pairs.into_iter().flat_map(|(key, value)| [plain(key, now), plain(value, now)]);
+            Reply::Array(without_ages(items.collect()))
         }
         Reply::Bulk(bytes) => Reply::bulk(timeless(&String::from_utf8_lossy(&bytes), now)),
         other => other,
     }
+}
+
+/// The ages in RMQ.STATS differ from call to call.
+fn without_ages(mut items: Vec<Reply>) -> Vec<Reply> {
+    for index in 1..items.len() {
+        if items[index - 1] == Reply::bulk("idle_ms") {
+            items[index] = Reply::Null;
+        }
+    }
+    items
 }
 
 #[test]

@@ -155,7 +155,7 @@ fn the_reference_has_every_command_with_its_arguments_and_complexity() {
     let reference = page("docs/commands.md").text;
     let readme = page("README.md").text;
     let commands = strings(ok!(server.con(), "COMMAND", "LIST", "FILTERBY", "MODULE", "rmq"));
-    assert_eq!(commands.len(), 15);
+    assert_eq!(commands.len(), 22);
     for name in commands {
         let name = name.to_uppercase();
         assert!(readme.contains(&name), "README.md has no {name}");

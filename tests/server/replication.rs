@@ -475,6 +475,22 @@ const OPERATIONS: &[Operation] = &[
         0 => command!("RMQ.REDRIVE", NS, "IDS", ids(rng)),
         _ => command!("RMQ.REDRIVE", NS, "COUNT", 1 + rng.below(4)),
     }),
+    ("RMQ.CANCEL", |rng, _| match rng.below(2) {
+        0 => command!("RMQ.CANCEL", NS, "WAITING", "IDS", ids(rng)),
+        _ => command!("RMQ.CANCEL", NS, "IDS", id(rng)),
+    }),
+    ("RMQ.RESCHEDULE", |rng, _| command!("RMQ.RESCHEDULE", NS, [0, 1, 3_600_000][rng.below(3)], "IDS", ids(rng))),
+    ("RMQ.PURGE", |rng, _| {
+        let mut command = command!("RMQ.PURGE", NS, "COUNT", 1 + rng.below(3));
+        match rng.below(12) {
+            0..4 => drop(command.arg("PENDING").arg(queue(rng))),
+            4 => drop(command.arg("DELAYED")),
+            5..8 => drop(command.arg("DEAD").arg(queue(rng))),
+            _ => drop(command.arg("DEAD")),
+        }
+        command
+    }),
+    ("RMQ.REPAIR", |rng, _| command!("RMQ.REPAIR", NS, "CURSOR", 0, "COUNT", 1 + rng.below(200))),
     ("RMQ.POLICY", |rng, _| {
         let mut command = command!("RMQ.POLICY", NS, queue(rng));
         match rng.below(4) {

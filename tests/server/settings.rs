@@ -193,6 +193,13 @@ fn info_rmq_counts_what_each_command_did() {
         ("RMQ.DEADLETTER", &[("dead_lettered", 1)], &[]),
         ("RMQ.REDRIVE", &[("redriven", 3)], &[]),
         ("RMQ.POLICY", &[], &[]),
+        ("RMQ.STATS", &[], &[]),
+        ("RMQ.PEEK", &[], &[]),
+        ("RMQ.CANCEL", &[("cancelled", 3)], &[]),
+        ("RMQ.RESCHEDULE", &[("rescheduled", 2)], &[]),
+        ("RMQ.PURGE", &[("purged", 2)], &[]),
+        ("RMQ.AUDIT", &[], &[]),
+        ("RMQ.REPAIR", &[("repaired", 2)], &[]),
         ("RMQ.NEXTDELAY", &[], &[]),
     ];
     assert_eq!(wanted.len(), ROWS.len());

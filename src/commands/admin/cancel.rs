@@ -32,6 +32,8 @@ impl Command for Cancel {
         };
         let (options, ids) = args::before_ids(words)?;
         let [waiting] = args::options(options, [Opt::Word("WAITING")])?;
+        // Such an id would name a field of another message.
+        ids.iter().try_for_each(|id| args::writable_id(id.bytes()))?;
         let ns = Namespace::of_caller(call, *namespace)?;
         let mut places = Whereabouts::open(&ns)?;
         let mut once = ns.once()?;

@@ -8,6 +8,7 @@ use std::collections::BTreeSet;
 use crate::args::{self, Opt};
 use crate::dead::death_field;
 use crate::error::Error;
+use crate::hash::IdSet;
 use crate::message::{forget_fields, queue_field};
 use crate::namespace::Namespace;
 use crate::redis::command::{optional, required, Arg, Command, Kind, Plain, Spec, NAMESPACE};
@@ -189,6 +190,7 @@ impl Purging<'_, '_> {
             return Ok(0);
         }
         let (mut leaving, mut gone, mut passed) = (Vec::new(), Vec::new(), 0);
+        let mut seen: IdSet<Vec<u8>> = IdSet::default();
         for index in (0..dead.list.len()).rev() {
             let is_enough = gone.len() == self.count || !gone.is_empty() && passed >= PASSED_PER_CALL;
             if is_enough || leaving.len() >= self.count + STALE_PER_CALL {
@@ -206,7 +208,9 @@ impl Purging<'_, '_> {
             if is_stored {
                 gone.push(OwnedStr::retain(id.as_ref()));
             }
-            leaving.push((Place { index, side: LremSide::Ambiguous }, id));
+            // The walk comes from the right, so the first one met is the last occurrence.
+            let side = if seen.insert(id.bytes().to_vec()) { LremSide::Tail } else { LremSide::Ambiguous };
+            leaving.push((Place { index, side }, id));
         }
         dead.remove_from_list(&mut leaving);
         let mut purged = 0;

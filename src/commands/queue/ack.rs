@@ -5,7 +5,6 @@
 use crate::delivery::{self, check_pairs};
 use crate::error::Error;
 use crate::lists::Lists;
-use crate::message::forget_delivered;
 use crate::namespace::Namespace;
 use crate::redis::command::{required, several, Command, Kind, Spec, NAMESPACE};
 use crate::redis::Invocation;
@@ -42,7 +41,7 @@ impl Command for Ack {
         delivery::open_processing(&ns, &mut deliveries, &mut processing)?;
 
         delivery::take_out(&deliveries, &mut processing, &mut expires);
-        forget_delivered(&mut payloads, deliveries.iter().map(|delivery| delivery.id));
+        delivery::forget_fields(&deliveries, &mut payloads);
 
         stats::add(Counter::Acked, deliveries.len());
         deliveries.iter().for_each(|delivery| delivery.count(call, Event::Acked));

@@ -9,7 +9,7 @@ use crate::dead::Death;
 use crate::delivery::{self, check_pairs};
 use crate::error::Error;
 use crate::lists::Lists;
-use crate::message::{attempts_field, forget_delivered};
+use crate::message::attempts_field;
 use crate::namespace::Namespace;
 use crate::policy::Policy;
 use crate::receipt::Attempts;
@@ -101,7 +101,7 @@ impl Command for Nack {
             let payload = stored.unwrap_or_else(|| OwnedStr::new(b""));
             let queue = delivery.queue.as_ref().map(OwnedStr::as_ref);
             letters.bury(*id, payload.as_ref(), queue, Some(&death.to_json()));
-            forget_delivered(&mut payloads, std::iter::once(*id));
+            delivery::forget_fields(&deliveries, &mut payloads);
             stats::add(Counter::Died, 1);
             delivery.count(call, Event::Died);
             call.reply_word(c"DEAD");

@@ -91,8 +91,7 @@ impl Command for Publish {
             .filter_map(|(id, message)| Some((id.as_ref()?.as_ref(), message[1])))
             .collect();
         for (id, payload) in &new {
-            payloads.set(*id, *payload);
-            payloads.set(queue_field(*id).as_ref(), queue.as_ref());
+            payloads.set_two((*id, *payload), (queue_field(*id).as_ref(), queue.as_ref()));
         }
         // What a script left of the attempts of an earlier message.
         for (id, _) in &new {
@@ -163,15 +162,15 @@ impl<'c> Request<'c> {
         let [queue, messages @ ..] = &words[to + 1..] else {
             return Err(missing);
         };
-        if messages.is_empty() || messages.len() % 2 != 0 {
-            return Err(missing);
-        }
-        for message in messages.chunks_exact(2) {
-            writable_id(message[0].bytes())?;
+        for id in messages.iter().step_by(2) {
+            writable_id(id.bytes())?;
             let options = ["URGENT", "DELAY", "AT", "ONCE"];
-            if let Some(option) = options.into_iter().find(|option| is(&message[0], option)) {
+            if let Some(option) = options.into_iter().find(|option| is(id, option)) {
                 return Err(Error::OptionTooLate { option, word: "TO" });
             }
+        }
+        if messages.is_empty() || messages.len() % 2 != 0 {
+            return Err(missing);
         }
         for (given, other, names) in
             [(urgent, delay, ("URGENT", "DELAY")), (urgent, at, ("URGENT", "AT")), (delay, at, ("DELAY", "AT"))]

@@ -178,7 +178,9 @@ impl Search<'_, '_> {
         let (mut letters, mut leaving) = (Vec::new(), Leaving::new());
         let mut seen: IdSet<Vec<u8>> = IdSet::default();
         let mut passed = 0;
-        let start = resume::get(self.ns.call, dead.list.name()).map_or(0, |distance| distance as usize);
+        // Each queue asked for has a place of its own.
+        let walk = OwnedStr::concat(dead.list.name().bytes(), only.map_or(b"", |queue| queue.bytes()));
+        let start = resume::get(self.ns.call, walk.as_ref()).map_or(0, |distance| distance as usize);
         let start = if start < dead.list.len() { start } else { 0 };
         let mut distance = start;
         while letters.len() < count && passed < PASSED_PER_CALL {
@@ -203,7 +205,7 @@ impl Search<'_, '_> {
             }
         }
         let stopped_at = (passed >= PASSED_PER_CALL).then_some((distance - leaving.len()) as f64);
-        resume::set(self.ns.call, dead.list.name(), stopped_at);
+        resume::set(self.ns.call, walk.as_ref(), stopped_at);
         Ok((letters, leaving))
     }
 

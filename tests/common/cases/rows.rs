@@ -80,6 +80,26 @@ const EVERYWHERE: &[&str] = &[
     "LPUSH @ns:dlq e",
 ];
 
+/// `c` was taken by BLMOVE, and its consumer died before ZADD; `f` was taken by RPOP.
+const FAULTY: &[&str] = &[
+    "HSET @ns:payloads a pa a:queue @ns:q c pc c:queue @ns:q f pf f:queue @ns:q",
+    "LPUSH @ns:q:pending a",
+    "LPUSH @ns:q:processing c",
+    "HSET @ns:queues q {}",
+];
+
+/// `a` is in two places, `b` in the list of another queue than it says; of `g` to `l` there are only traces.
+const TRACES: &[&str] = &[
+    "HSET @ns:payloads a pa a:queue @ns:q b pb b:queue @ns:r k:queue @ns:q",
+    "RPUSH @ns:q:pending a g",
+    "RPUSH @ns:q:processing h b",
+    "ZADD @ns:delays 9000000000000 a 9000000000000 i",
+    "ZADD @ns:expires 9000000000000.5 b 1 l",
+    "HSET @ns:queues q {} r {}",
+    "RPUSH @ns:dlq j e",
+    "HSET @ns:dlq:data e pe e:queue @ns:q",
+];
+
 const LOOKED_AT: &[Key] = &[
     key("payloads", "@ns:payloads", Read),
     key("expires", "@ns:expires", Read),
@@ -979,6 +999,64 @@ pub const ROWS: &[Row] = &[
                     "RMQ.PURGE @ns COUNT 5 DEAD r",
                     "1",
                     &["LREM @ns:dlq -1 b", "HDEL @ns:dlq:data b b:queue", "HDEL @ns:queues r"],
+                ),
+            ),
+        ],
+    },
+    Row {
+        name: "RMQ.AUDIT",
+        syntax: "namespace [CURSOR cursor] [COUNT count]",
+        keys: &[],
+        derived: LOOKED_AT,
+        adds_data: false,
+        setup: FAULTY,
+        effect: step("RMQ.AUDIT @ns", "[0 [lost [1 [f]] without_deadline [1 [c]]]]", &[]),
+        idle: step("RMQ.AUDIT @none", "[0 []]", &[]),
+        more: &[
+            example("nothing is wrong", EVERYWHERE, step("RMQ.AUDIT @ns", "[0 []]", &[])),
+            example(
+                "one kind of fault after the other",
+                TRACES,
+                step(
+                    "RMQ.AUDIT @ns COUNT 1000",
+                    "[0 [pending_without_payload [1 [g]] processing_without_payload [1 [h]] \
+                     delayed_without_payload [1 [i]] dead_without_payload [1 [j]] in_two_places [1 [a]] \
+                     wrong_queue [1 [b]] orphan_fields [1 [k]] stale_deadlines [1 [l]]]]",
+                    &[],
+                ),
+            ),
+        ],
+    },
+    Row {
+        name: "RMQ.REPAIR",
+        syntax: "namespace [CURSOR cursor] [COUNT count]",
+        keys: &[],
+        derived: &[PAYLOADS, EXPIRES, DELAYS, QUEUES, DLQ, DLQ_DATA, WAITING, WORKED_ON],
+        adds_data: false,
+        setup: FAULTY,
+        effect: step(
+            "RMQ.REPAIR @ns",
+            "[0 [lost [1 [f]] without_deadline [1 [c]]]]",
+            &["ZADD @ns:expires <time> c", "RPUSH @ns:q:pending f"],
+        ),
+        idle: step("RMQ.REPAIR @none", "[0 []]", &[]),
+        more: &[
+            example("nothing is wrong", EVERYWHERE, step("RMQ.REPAIR @ns", "[0 []]", &[])),
+            example(
+                "every other kind",
+                TRACES,
+                step(
+                    "RMQ.REPAIR @ns",
+                    "[0 [pending_without_payload ...",
+                    &[
+                        "HSET @ns:payloads b:queue @ns:q",
+                        "LREM @ns:q:pending -1 g",
+                        "LREM @ns:q:processing -1 h",
+                        "ZREM @ns:delays i a",
+                        "ZREM @ns:expires l",
+                        "HDEL @ns:payloads k:queue",
+                        "LREM @ns:dlq -1 j",
+                    ],
                 ),
             ),
         ],

@@ -1,0 +1,198 @@
+//! RMQ.AUDIT and RMQ.REPAIR: faults that plain commands plant are found and mended, and no message is lost.
+
+use crate::common::*;
+use std::collections::{BTreeMap, BTreeSet};
+
+/// What AUDIT or REPAIR found on all pages: how often each kind.
+fn all_pages(con: &mut redis::Connection, command: &str, count: usize) -> BTreeMap<String, i64> {
+    let mut found = BTreeMap::new();
+    let mut cursor = 0;
+    for page in 0.. {
+        assert!(page < 200_000, "the cursor never comes to an end");
+        let mut reply = items(ok!(con, command, "app", "CURSOR", cursor, "COUNT", count));
+        let faults = items(reply.pop().expect("two items"));
+        cursor = redis::from_redis_value::<i64>(reply.pop().expect("two items")).expect("a cursor");
+        for pair in faults.chunks_exact(2) {
+            let kind = text(pair[0].clone());
+            let fault = items(pair[1].clone());
+            let count: i64 = redis::from_redis_value(fault[0].clone()).expect("a count");
+            let shown = items(fault[1].clone()).len() as i64;
+            assert_eq!(shown, count.min(10), "{kind}");
+            *found.entry(kind).or_insert(0) += count;
+        }
+        if cursor == 0 {
+            break;
+        }
+    }
+    found
+}
+
+const QUEUES: [&str; 3] = ["orders", "mails", "jobs"];
+
+/// A healthy namespace with messages in every state.
+fn fill(con: &mut redis::Connection, rng: &mut Rng, messages: usize) {
+    for number in 0..messages {
+        let queue = QUEUES[rng.below(QUEUES.len())];
+        let id = format!("m-{number}");
+        match rng.below(4) {
+            0 => ok!(con, "RMQ.PUBLISH", "app", "DELAY", 3_600_000, "TO", queue, id, "p"),
+            _ => ok!(con, "RMQ.PUBLISH", "app", "TO", queue, id, "p"),
+        };
+    }
+    for queue in QUEUES {
+        ok!(con, "RMQ.RESERVE", "app", 3_600_000, "COUNT", messages / 10, "FROM", queue);
+    }
+    let taken = items(ok!(con, "RMQ.RESERVE", "app", 3_600_000, "COUNT", messages / 20, "FROM", "orders"));
+    for message in taken {
+        let message = items(message);
+        ok!(con, "RMQ.NACK", "app", text(message[0].clone()), text(message[2].clone()), "DEAD");
+    }
+}
+
+/// One fault by plain commands, anywhere. No payload is removed.
+fn plant(con: &mut redis::Connection, rng: &mut Rng, messages: usize) {
+    let id = match rng.below(5) {
+        0 => format!("ghost-{}", rng.below(messages)),
+        _ => format!("m-{}", rng.below(messages)),
+    };
+    let list = format!("app:{}:{}", QUEUES[rng.below(3)], ["pending", "processing"][rng.below(2)]);
+    let later = server_time_ms(con) + 3_600_000;
+    match rng.below(9) {
+        0 => ok!(con, "LPUSH", list, id),
+        1 => ok!(con, "RPUSH", list, id),
+        2 => ok!(con, "LREM", list, 0, id),
+        3 => ok!(con, "ZREM", "app:expires", id),
+        4 => ok!(con, "ZADD", "app:expires", later, id),
+        5 => ok!(con, "ZREM", "app:delays", id),
+        6 => ok!(con, "ZADD", "app:delays", later, id),
+        7 => ok!(con, "HSET", "app:payloads", format!("ghost-{}:attempts", rng.below(messages)), "1-1"),
+        _ => ok!(con, "LPUSH", "app:dlq", format!("ghost-{}", rng.below(messages))),
+    };
+}
+
+#[test]
+fn thousands_of_random_faults_are_mended_and_no_message_is_lost() {
+    const MESSAGES: usize = 400;
+    let server = Server::builder().arg("appendonly", "yes").start();
+    let replica = Replica::started_as(Server::builder().without_module(), &server);
+    let mut con = server.con();
+    let mut rng = Rng::seeded();
+    for page in [1, 7, 100, 10_000] {
+        ok!(con, "FLUSHALL");
+        fill(&mut con, &mut rng, MESSAGES);
+        assert_eq!(all_pages(&mut con, "RMQ.AUDIT", page), BTreeMap::new(), "a healthy namespace has no fault");
+        for _ in 0..1000 {
+            plant(&mut con, &mut rng, MESSAGES);
+        }
+        let planted = all_pages(&mut con, "RMQ.AUDIT", 10_000);
+        assert!(planted.len() >= 7, "{planted:?}");
+        all_pages(&mut con, "RMQ.REPAIR", page);
+        assert_eq!(all_pages(&mut con, "RMQ.AUDIT", page), BTreeMap::new(), "pages of {page}, planted {planted:?}");
+        replica.wait_synced();
+        assert_eq!(replica.digest(), server.digest());
+
+        // Every message that is stored is delivered once.
+        let fields: Vec<String> = ask!(con, "HKEYS", "app:payloads");
+        let stored: BTreeSet<String> = fields.into_iter().filter(|field| !field.contains(':')).collect();
+        assert!(stored.len() > MESSAGES / 2, "{} messages are left", stored.len());
+        for zset in ["app:expires", "app:delays"] {
+            let members: Vec<String> = ask!(con, "ZRANGE", zset, 0, -1);
+            for member in members {
+                ok!(con, "ZADD", zset, if zset == "app:expires" { "1000.5" } else { "1000" }, member);
+            }
+        }
+        let mut delivered = BTreeSet::new();
+        loop {
+            let mut reserve = redis::cmd("RMQ.RESERVE");
+            let reply: redis::Value = reserve
+                .arg("app")
+                .arg(3_600_000)
+                .arg("COUNT")
+                .arg(50)
+                .arg("FROM")
+                .arg(&QUEUES)
+                .query(&mut con)
+                .unwrap();
+            if reply == redis::Value::Nil {
+                break;
+            }
+            for message in items(reply) {
+                let message = items(message);
+                let id = text(message[0].clone());
+                assert_eq!(ok!(con, "RMQ.ACK", "app", &id, text(message[2].clone())), redis::Value::Int(1), "{id}");
+                assert!(delivered.insert(id.clone()), "{id} was delivered twice");
+            }
+        }
+        assert_eq!(delivered, stored);
+    }
+}
+
+#[test]
+fn where_the_payloads_are_missing_as_a_whole_nothing_is_dropped() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.PUBLISH", "app", "TO", "orders", "a", "p", "b", "p");
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 3_600_000, "TO", "orders", "c", "p");
+    ok!(con, "RENAME", "app:payloads", "away");
+    let before = Snapshot::of(&mut con);
+    let found = all_pages(&mut con, "RMQ.REPAIR", 100);
+    assert_eq!(found["pending_without_payload"], 2);
+    assert_eq!(found["delayed_without_payload"], 1);
+    before.assert_unchanged(&mut con);
+    ok!(con, "RENAME", "away", "app:payloads");
+    assert_eq!(all_pages(&mut con, "RMQ.AUDIT", 100), BTreeMap::new());
+}
+
+#[test]
+fn an_audit_reports_nothing_while_workers_work() {
+    let server = Server::start();
+    let worker = |seed: u64| {
+        let mut con = server.con();
+        std::thread::spawn(move || {
+            for number in 0..1500 {
+                let id = format!("{seed}-{number}");
+                let delay = if number % 5 == 0 { 1 } else { 0 };
+                ok!(con, "RMQ.PUBLISH", "app", "DELAY", delay, "TO", "orders", id, "p");
+                let reply = ok!(con, "RMQ.RESERVE", "app", 5 + number % 50, "FROM", "orders");
+                if reply == redis::Value::Nil {
+                    continue;
+                }
+                for message in items(reply) {
+                    let message = items(message);
+                    let (id, receipt) = (text(message[0].clone()), text(message[2].clone()));
+                    match number % 4 {
+                        0 => ok!(con, "RMQ.NACK", "app", id, receipt, "DELAY", 1),
+                        1 => ok!(con, "RMQ.RELEASE", "app", id, receipt),
+                        2 => ok!(con, "RMQ.EXTEND", "app", 3, id, receipt),
+                        _ => ok!(con, "RMQ.ACK", "app", id, receipt),
+                    };
+                }
+            }
+        })
+    };
+    let workers = [worker(1), worker(2)];
+    let mut con = server.con();
+    let mut audits = 0;
+    while audits < 5 || workers.iter().any(|worker| !worker.is_finished()) {
+        assert_eq!(all_pages(&mut con, "RMQ.AUDIT", 50), BTreeMap::new());
+        audits += 1;
+    }
+    workers.into_iter().for_each(|worker| worker.join().expect("a worker"));
+}
+
+#[test]
+fn bad_arguments_of_an_audit_are_named() {
+    let server = Server::start();
+    let mut con = server.con();
+    for command in ["RMQ.AUDIT", "RMQ.REPAIR"] {
+        for (words, wanted) in [
+            (&["app", "CURSOR", "x"][..], "ERR CURSOR must be an integer, 0 or more"),
+            (&["app", "CURSOR", "9223372036854775807"], "ERR CURSOR must be 0, or a cursor that the command returned"),
+            (&["app", "COUNT", "0"], "ERR COUNT must be a positive integer"),
+            (&["app", "orders"], "ERR unknown option 'orders'"),
+        ] {
+            let error = redis::cmd(command).arg(words).query::<redis::Value>(&mut con).unwrap_err();
+            assert_eq!(error_text(&error), wanted, "{command} {words:?}");
+        }
+    }
+}
