@@ -22,7 +22,7 @@ proof() {
         peer) echo "$store/peer/mx_rmq/resources/lua_scripts/lifecycle/complete_message.lua" ;;
         python) echo "$store/python/.complete-with-mx-rmq" ;;
         node) echo "$store/node/node_modules/redis/package.json" ;;
-        bullmq) echo "$store/bullmq/node_modules/bullmq/package.json" ;;
+        bullmq) echo "$store/bullmq/node_modules/ioredis/package.json" ;;
         rust-*) echo "$store/$1/bin/rustc" ;;
         *) echo "$store/$1/bin/redis-server" ;;
     esac
@@ -196,7 +196,7 @@ provide() {
             fi ;;
         bullmq)
             if command -v npm >/dev/null; then
-                mkdir out && npm install --silent --no-audit --no-fund --prefix out bullmq
+                mkdir out && npm install --silent --no-audit --no-fund --prefix out bullmq ioredis
             else
                 say "bullmq: there is no npm here; the benchmark leaves it out"
             fi ;;

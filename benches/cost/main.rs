@@ -7,6 +7,7 @@ mod common;
 mod client;
 mod instructions;
 mod lab;
+mod page;
 mod systems;
 mod table;
 mod time;
@@ -17,11 +18,15 @@ fn main() {
     let part = std::env::args().nth(1).unwrap_or_default();
     let good = match part.as_str() {
         "instructions" => instructions::count(is_set("UPDATE"), is_set("FULL")),
+        "page" => true,
         "time" => {
             time::measure(is_set("QUICK"));
             true
         }
         _ => panic!("instructions or time, not {part:?}"),
     };
+    if is_set("UPDATE") || part != "instructions" {
+        page::write();
+    }
     std::process::exit(i32::from(!good));
 }

@@ -75,7 +75,6 @@ impl Habit {
 pub const NAMESPACE: &str = "app";
 pub const PAYLOADS: &str = "app:payloads";
 pub const EXPIRES: &str = "app:expires";
-pub const DELAYS: &str = "app:delays";
 const GROUP: &str = "workers";
 pub const QUEUES: [&str; 3] = ["orders", "urgent", "mails"];
 pub const LEASE_MS: &str = "180000";
