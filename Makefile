@@ -7,10 +7,10 @@ SERVER ?=
 export PORT
 
 .DEFAULT_GOAL := help
-.PHONY: help setup build run demo test matrix trust lint deny msrv bench clean distclean
+.PHONY: help setup build run demo test matrix trust lint deny msrv bench instructions clean distclean
 
 help: ## List the targets
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-10s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "  make %-12s %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 setup: ## Install what is missing: libclang, redis-server (the other targets do it too)
 	@scripts/setup.sh
@@ -48,13 +48,17 @@ deny: ## Check licences, duplicate versions and sources of the dependencies (den
 msrv: setup ## Compile with the oldest Rust allowed (rust-version in Cargo.toml)
 	@scripts/msrv.sh
 
-bench: ## Compare with the Lua scripts (SERVER=redis-8, QUICK=1 for a short run)
+bench: ## Measure beside mx-rmq, Streams, a bare list and BullMQ; writes docs/performance.md, docs/bench/
 	@scripts/setup.sh test
-	@scripts/servers.sh $(or $(SERVER),redis-8) peer
+	@scripts/servers.sh redis-8 peer bullmq
 	cargo build --release
-	SERVER=$(or $(SERVER),redis-8) QUICK=$(QUICK) RMQ_MODULE=$(CURDIR)/target/release/librmq.so \
-	    RMQ_SERVER=$(CURDIR)/.servers/$(or $(SERVER),redis-8)/bin/redis-server \
-	    cargo bench --bench side_by_side
+	RMQ_MODULE=$(CURDIR)/target/release/librmq.so RMQ_SERVER=$(CURDIR)/.servers/redis-8/bin/redis-server \
+	    cargo bench --bench cost -- time
+	@UPDATE=1 FULL=1 scripts/instructions.sh
+
+instructions: ## Count instructions by callgrind; fails if 3 % above docs/bench/instructions.csv (UPDATE=1 writes it)
+	@scripts/setup.sh test
+	@scripts/instructions.sh
 
 clean: ## Remove build results and the folder of 'make run'
 	cargo clean

@@ -4,6 +4,7 @@
 #   peer                                          the Lua scripts of mx-rmq, as its wheel ships them
 #   python                                        a virtual environment with redis-py and what mx-rmq needs
 #   node                                          node_modules with node-redis; nothing where there is no npm
+#   bullmq                                        node_modules with BullMQ; nothing where there is no npm
 #   rust-1.85 (or another version)                bin/rustc, for scripts/msrv.sh; only when named
 # Usage: scripts/servers.sh [name...]   (no name: all of them)
 # Nothing is installed into the system. Sources come from the mirror that apt is already set up for.
@@ -21,6 +22,7 @@ proof() {
         peer) echo "$store/peer/mx_rmq/resources/lua_scripts/lifecycle/complete_message.lua" ;;
         python) echo "$store/python/.complete-with-mx-rmq" ;;
         node) echo "$store/node/node_modules/redis/package.json" ;;
+        bullmq) echo "$store/bullmq/node_modules/ioredis/package.json" ;;
         rust-*) echo "$store/$1/bin/rustc" ;;
         *) echo "$store/$1/bin/redis-server" ;;
     esac
@@ -192,8 +194,14 @@ provide() {
             else
                 say "node: there is no npm here; the tests leave examples/worker.js out"
             fi ;;
+        bullmq)
+            if command -v npm >/dev/null; then
+                mkdir out && npm install --silent --no-audit --no-fund --prefix out bullmq ioredis
+            else
+                say "bullmq: there is no npm here; the benchmark leaves it out"
+            fi ;;
         rust-*) from_rust_packages "$1" ;;
-        *) fail "unknown name '$1' (redis-6 redis-7.0 redis-8 valkey-8 valkey-9 peer python node rust-1.85)" ;;
+        *) fail "unknown name '$1' (redis-6 redis-7.0 redis-8 valkey-8 valkey-9 peer python node bullmq rust-1.85)" ;;
     esac
 }
 

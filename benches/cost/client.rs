@@ -1,24 +1,21 @@
-//! The client: requests built beforehand, one thread, one epoll loop over all connections. It does less per operation
-//! than the server does, so that the server is what gets measured.
+//! The client: one thread, one epoll loop over all connections. It does less per message than the server does, so that the
+//! server is what gets measured.
 
 use std::io::{self, Read, Write};
 use std::net::TcpStream;
 use std::os::fd::{AsRawFd, FromRawFd, OwnedFd};
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
-/// Commands as they go over the wire, grouped into operations that are timed as one.
+/// Commands as they go over the wire.
 #[derive(Default)]
 pub struct Wire {
     pub bytes: Vec<u8>,
     pub replies: usize,
-    /// Where each operation ends in `bytes`.
-    ends: Vec<usize>,
 }
 
 impl Wire {
     pub fn clear(&mut self) {
         self.bytes.clear();
-        self.ends.clear();
         self.replies = 0;
     }
 
@@ -42,17 +39,10 @@ impl Wire {
         self.bytes.extend_from_slice(b"\r\n");
     }
 
-    pub fn end_operation(&mut self) {
-        self.ends.push(self.bytes.len());
-    }
-
-    pub fn operations(&self) -> usize {
-        self.ends.len()
-    }
-
-    fn replies_each(&self) -> usize {
-        assert_eq!(self.replies % self.operations(), 0, "operations of one size");
-        self.replies / self.operations()
+    pub fn args<T: AsRef<[u8]>>(&mut self, args: impl IntoIterator<Item = T>) {
+        for arg in args {
+            self.arg(arg);
+        }
     }
 
     fn head(&mut self, kind: u8, number: usize) {
@@ -66,11 +56,6 @@ impl Wire {
             self.bytes.extend_from_slice(number.to_string().as_bytes());
         }
         self.bytes.extend_from_slice(b"\r\n");
-    }
-
-    fn slice(&self, first: usize, past: usize) -> &[u8] {
-        let start_of = |operation: usize| if operation == 0 { 0 } else { self.ends[operation - 1] };
-        &self.bytes[start_of(first)..start_of(past)]
     }
 }
 
@@ -89,13 +74,11 @@ pub struct Conn {
     parsed: usize,
     /// Values that the reply being read still lacks.
     open: usize,
-    /// Replies complete since the last request.
+    /// Replies complete since the last request, and how many it will have.
     replies: usize,
+    awaited: usize,
     outbox: Vec<u8>,
     sent: usize,
-    request: Request,
-    ops_done: usize,
-    started: Instant,
 }
 
 impl Conn {
@@ -104,36 +87,27 @@ impl Conn {
         stream.set_nodelay(true).expect("nodelay");
         Conn {
             stream,
-            inbox: vec![0; 64 << 10],
+            inbox: vec![0; 32 << 10],
             filled: 0,
             parsed: 0,
             open: 0,
             replies: 0,
+            awaited: 0,
             outbox: Vec::new(),
             sent: 0,
-            request: Request::default(),
-            ops_done: 0,
-            started: Instant::now(),
         }
     }
 
-    /// Sends everything and waits for every reply; an error reply stops the benchmark.
-    pub fn run(&mut self, wire: &Wire) {
-        if wire.replies == 0 {
-            return;
-        }
-        self.stream.set_nonblocking(false).expect("blocking");
+    /// Sends everything in one write, waits for every reply and returns them; an error reply stops the benchmark.
+    pub fn run(&mut self, wire: &Wire) -> &[u8] {
         self.forget_replies();
         // The server never stops reading because its replies wait, so this cannot lock up.
         self.stream.write_all(&wire.bytes).expect("the server reads");
         while self.replies < wire.replies {
             assert!(self.receive().expect("the server answers") > 0, "the server hung up");
             self.parse();
-            // Nobody looks at these replies.
-            self.inbox.copy_within(self.parsed..self.filled, 0);
-            self.filled -= self.parsed;
-            self.parsed = 0;
         }
+        &self.inbox[..self.parsed]
     }
 
     fn forget_replies(&mut self) {
@@ -177,20 +151,6 @@ impl Conn {
         }
     }
 
-    fn begin_request(&mut self, request: Request, now: Instant) {
-        self.forget_replies();
-        self.sent = 0;
-        self.request = request;
-        self.ops_done = 0;
-        self.started = now;
-    }
-
-    /// How many operations have been answered since the last look.
-    fn newly_done(&mut self) -> usize {
-        let done = self.request.operations.min(self.replies / self.request.replies_each);
-        done - std::mem::replace(&mut self.ops_done, done)
-    }
-
     /// False while the socket is full.
     fn flush(&mut self) -> bool {
         while self.sent < self.outbox.len() {
@@ -228,51 +188,30 @@ pub fn bulks(mut replies: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// What goes out in one write.
-#[derive(Clone, Copy, Default)]
-pub struct Request {
-    pub operations: usize,
-    /// Of each operation.
-    pub replies_each: usize,
-    /// Commands behind the operations that nobody times.
-    pub idle: usize,
-}
-
-impl Request {
-    fn replies(&self) -> usize {
-        self.operations * self.replies_each + self.idle
-    }
-}
-
 /// What the loop asks for whenever a connection is free.
 pub trait Script {
-    /// Appends the connection's next request, given the replies to its last one (none at first), or returns None when
-    /// the connection has no more to do.
-    fn next(&mut self, conn: usize, replies: &[u8], now: Instant, out: &mut Vec<u8>) -> Option<Request>;
+    /// Writes the connection's next request, given the replies to its last one (none at first). False when the connection
+    /// has no more to do.
+    fn next(&mut self, conn: usize, replies: &[u8], out: &mut Wire) -> bool;
+
+    /// Ends the run although connections still wait.
+    fn is_done(&self) -> bool;
 }
 
-pub struct Run {
-    pub seconds: f64,
-    /// Of each operation, from the write of its request to its reply, in µs.
-    pub latencies: Vec<f32>,
-}
-
-/// Runs the script over the connections until none has anything to do.
-pub fn drive(conns: &mut [Conn], script: &mut impl Script) -> Run {
+/// Runs the script over the connections until it is done, and says how long it took.
+pub fn drive(conns: &mut [Conn], script: &mut impl Script) -> Duration {
     let poll = Epoll::new();
-    let mut latencies = Vec::with_capacity(16 << 10);
-    let mut busy = 0;
+    let mut wire = Wire::default();
     for (index, conn) in conns.iter_mut().enumerate() {
-        conn.forget_replies();
         conn.stream.set_nonblocking(true).expect("nonblocking");
         poll.add(conn.stream.as_raw_fd(), index);
     }
     let start = Instant::now();
     for (index, conn) in conns.iter_mut().enumerate() {
-        busy += usize::from(next_request(conn, index, script, &poll, start));
+        next_request(conn, index, script, &poll, &mut wire);
     }
-    let mut ready = Vec::with_capacity(conns.len());
-    while busy > 0 {
+    let mut ready = Vec::with_capacity(64);
+    while !script.is_done() {
         poll.wait(&mut ready);
         for index in &ready {
             let conn = &mut conns[*index];
@@ -285,57 +224,26 @@ pub fn drive(conns: &mut [Conn], script: &mut impl Script) -> Run {
                 Err(e) if e.kind() == io::ErrorKind::WouldBlock => continue,
                 Err(e) => panic!("the server answers: {e}"),
             }
-            let now = Instant::now();
-            let latency = (now - conn.started).as_nanos() as f32 / 1000.0;
-            latencies.extend(std::iter::repeat_n(latency, conn.newly_done()));
-            if conn.replies == conn.request.replies() && !next_request(conn, *index, script, &poll, now) {
-                busy -= 1;
+            if conn.replies == conn.awaited {
+                next_request(conn, *index, script, &poll, &mut wire);
             }
         }
     }
-    let seconds = start.elapsed().as_secs_f64();
-    Run { seconds, latencies }
+    start.elapsed()
 }
 
-fn next_request(conn: &mut Conn, index: usize, script: &mut impl Script, poll: &Epoll, now: Instant) -> bool {
-    conn.outbox.clear();
-    let replies = &conn.inbox[..conn.filled];
-    let Some(request) = script.next(index, replies, now, &mut conn.outbox) else {
-        return false;
-    };
-    conn.begin_request(request, Instant::now());
+fn next_request(conn: &mut Conn, index: usize, script: &mut impl Script, poll: &Epoll, wire: &mut Wire) {
+    wire.clear();
+    if !script.next(index, &conn.inbox[..conn.parsed], wire) {
+        conn.awaited = usize::MAX;
+        return;
+    }
+    conn.forget_replies();
+    conn.awaited = wire.replies;
+    conn.sent = 0;
+    std::mem::swap(&mut conn.outbox, &mut wire.bytes);
     if !conn.flush() {
         poll.want_write(conn.stream.as_raw_fd(), index, true);
-    }
-    true
-}
-
-/// Operations built beforehand, handed out in order, `pipeline` at a time, to whichever connection is free. Where they
-/// are too few to fill the pipelines of all connections even once, every connection gets its share of them, and PING in
-/// the places that are left.
-pub struct Prepared<'a> {
-    wire: &'a Wire,
-    pipeline: usize,
-    share: usize,
-    next: usize,
-}
-
-impl<'a> Prepared<'a> {
-    pub fn new(wire: &'a Wire, connections: usize, pipeline: usize) -> Self {
-        Prepared { wire, pipeline, share: wire.operations().div_ceil(connections).min(pipeline), next: 0 }
-    }
-}
-
-impl Script for Prepared<'_> {
-    fn next(&mut self, _conn: usize, replies: &[u8], _now: Instant, out: &mut Vec<u8>) -> Option<Request> {
-        let first = self.next;
-        self.next = self.wire.operations().min(first + self.share);
-        let operations = self.next - first;
-        let is_first_request = replies.is_empty();
-        let idle = if is_first_request { self.pipeline - operations } else { 0 };
-        out.extend_from_slice(self.wire.slice(first, self.next));
-        out.extend(b"PING\r\n".repeat(idle));
-        (operations + idle > 0).then(|| Request { operations, replies_each: self.wire.replies_each(), idle })
     }
 }
 

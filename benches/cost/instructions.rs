@@ -1,0 +1,220 @@
+//! Instructions per message of the whole server, counted by callgrind, with an append-only file. Compares with
+//! docs/bench/instructions.csv and fails where RMQ takes more than 3 % more; UPDATE=1 writes that file anew.
+
+use super::lab::Lab;
+use super::systems::{fresh_id, payload, Habit, Id, Step, System, Worker, NAMESPACE};
+use super::table::{write_facts, Table};
+use super::twins::{Order, Twin, Work};
+use super::{client::send, common::Rng};
+
+const TOLERANCE: f64 = 1.03;
+/// Requests of fifty messages each.
+const LIVES: usize = 16;
+const BURSTS: usize = 4;
+
+pub fn count(update: bool, full: bool) -> bool {
+    let baseline = Table::read("instructions", 2);
+    let mut now = Table::new("instructions", "work,contender", "instructions");
+    lives(&mut now);
+    calls(&mut now);
+    growth(&mut now, if full { 1_000_000 } else { 100_000 });
+    twins(&mut now);
+    if update {
+        // A run of usual size keeps what only a full one counts.
+        for (keys, figures) in &baseline.rows {
+            let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+            if keys[0].contains("1000000") && now.get(&keys, "instructions").is_nan() {
+                now.rows.push((keys.iter().map(ToString::to_string).collect(), figures.clone()));
+            }
+        }
+        now.write();
+        write_facts(&[("instructions_rustc", rustc())]);
+        return true;
+    }
+    compare(&baseline, &now)
+}
+
+/// Prints both; the last line is what continuous integration adds up.
+fn compare(baseline: &Table, now: &Table) -> bool {
+    let (mut passed, mut failed) = (0, 0);
+    println!("\n{:48} {:14} {:>10} {:>10} {:>7}", "instructions per message", "", "baseline", "now", "");
+    for (keys, figures) in &now.rows {
+        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
+        let before = baseline.get(&keys, "instructions");
+        let ratio = figures[0] / before;
+        let verdict = match keys[1] {
+            "RMQ" if before.is_nan() => "  not in the baseline",
+            "RMQ" if ratio > TOLERANCE => "  more than 3 % above the baseline",
+            _ => "",
+        };
+        println!(
+            "{:48} {:14} {before:>10.0} {:>10.0} {:>+6.1}%{verdict}",
+            keys[0],
+            keys[1],
+            figures[0],
+            100.0 * (ratio - 1.0)
+        );
+        match keys[1] {
+            "RMQ" if verdict.is_empty() => passed += 1,
+            "RMQ" => failed += 1,
+            _ => (),
+        }
+    }
+    if failed > 0 {
+        println!(
+            "UPDATE=1 make instructions writes a new baseline; it was counted with {}, this is {}",
+            super::table::read_facts().get("instructions_rustc").map_or("?", String::as_str),
+            rustc()
+        );
+    }
+    println!("\n{passed} passed, {failed} failed");
+    failed == 0
+}
+
+fn rustc() -> String {
+    let output = std::process::Command::new("rustc").arg("--version").output();
+    output.map_or_else(|_| "?".into(), |output| String::from_utf8_lossy(&output.stdout).trim().into())
+}
+
+fn lives(table: &mut Table) {
+    for (system, name, count, queues) in [
+        (System::Rmq, "RMQ", 1, 1),
+        (System::Rmq, "RMQ", 10, 1),
+        (System::Rmq, "RMQ", 1, 3),
+        (System::Streams, "Streams", 1, 1),
+        (System::Streams, "Streams", 10, 1),
+        (System::StreamsInTwo, "Streams XDEL", 1, 1),
+        (System::StreamsInTwo, "Streams XDEL", 10, 1),
+        (System::MxRmq, "mx-rmq", 1, 1),
+        (System::List, "bare list", 1, 1),
+        (System::List, "bare list", 10, 1),
+    ] {
+        let mut lab = Lab::under_callgrind();
+        let mut worker = lab.worker(Habit { queues, ..Habit::fifty_in_flight(system, count) });
+        (0..4).for_each(|_| lab.life(&mut worker));
+        let cost = lab.cost(|lab| (0..LIVES).for_each(|_| lab.life(&mut worker)));
+        let work = format!("life {count} at a time{}", if queues == 3 { " of three queues" } else { "" });
+        table.add(&[&work, name], &[cost / (LIVES * 50) as f64]);
+    }
+}
+
+/// Each call on its own, with a hundred others pending, delayed and in processing.
+fn calls(table: &mut Table) {
+    let mut lab = Lab::under_callgrind();
+    let mut worker = filled(&mut lab, 100, 100, 100);
+    let mut costs = [0.0; 3];
+    for _ in 0..BURSTS {
+        for (cost, step) in costs.iter_mut().zip([Step::Publish, Step::Take, Step::Settle]) {
+            *cost += lab.cost(|lab| (0..2).for_each(|_| lab.step(&mut worker, step)));
+        }
+    }
+    for (name, cost) in ["PUBLISH", "RESERVE", "ACK"].into_iter().zip(costs) {
+        table.add(&[name, "RMQ"], &[cost / (BURSTS * 100) as f64]);
+    }
+    lab.step(&mut worker, Step::Publish);
+    let (all, clock) = lab.cost_within("keep_time", |lab| lab.step(&mut worker, Step::Take));
+    table.add(&["keeping time in a RESERVE, nothing due".replace(',', "").as_str(), "RMQ"], &[clock / 50.0]);
+    println!("keeping time: {:.1} % of a RESERVE", 100.0 * clock / all);
+    let nothing = lab.cost(|lab| {
+        lab.send(|wire| (0..200).for_each(|_| send!(wire, "RMQ.RESERVE", NAMESPACE, "30000", "FROM", "mails")));
+    });
+    table.add(&["RESERVE that finds nothing", "RMQ"], &[nothing / 200.0]);
+    worker.hold = 0;
+    let failing = worker.held.len();
+    let cost = lab.cost(|lab| lab.step(&mut worker, Step::Fail));
+    table.add(&["NACK", "RMQ"], &[cost / failing as f64]);
+
+    for (system, contender, names) in [
+        (System::Streams, "Streams", ["PUBLISH", "RESERVE", "ACK"]),
+        (System::MxRmq, "mx-rmq", ["PUBLISH", "RESERVE", "ACK"]),
+    ] {
+        let mut worker = lab.worker(Habit::fifty_in_flight(system, 1));
+        (0..2).for_each(|_| lab.life(&mut worker));
+        for (name, steps) in names.into_iter().zip([
+            &[Step::Publish][..],
+            if system == System::MxRmq { &[Step::Take, Step::Fetch, Step::Watch] } else { &[Step::Take] },
+            &[Step::Settle],
+        ]) {
+            let cost = lab.cost(|lab| {
+                for _ in 0..4 {
+                    steps.iter().for_each(|step| lab.step(&mut worker, *step));
+                }
+            });
+            table.add(&[name, contender], &[cost / 200.0]);
+        }
+    }
+}
+
+/// PUBLISH, RESERVE and ACK of the oldest, where a great many others are pending, delayed and in processing.
+fn growth(table: &mut Table, size: usize) {
+    let mut lab = Lab::under_callgrind();
+    let mut worker = filled(&mut lab, size, size, 100_000);
+    let mut costs = [0.0; 3];
+    for _ in 0..BURSTS {
+        for (cost, step) in costs.iter_mut().zip([Step::Publish, Step::Take, Step::Settle]) {
+            *cost += lab.cost(|lab| (0..2).for_each(|_| lab.step(&mut worker, step)));
+        }
+    }
+    for (name, cost) in ["PUBLISH", "RESERVE", "ACK"].into_iter().zip(costs) {
+        table.add(&[&format!("{name} beside {size}"), "RMQ"], &[cost / (BURSTS * 100) as f64]);
+    }
+}
+
+/// So many messages pending, delayed and in processing; of the last the worker has the receipts.
+fn filled(lab: &mut Lab, pending: usize, delayed: usize, processing: usize) -> Worker {
+    let mut rng = Rng::from_seed(99);
+    let many = Habit { count: 1000.min(processing), ..Habit::new(System::Rmq, 1) };
+    let mut worker = lab.worker(many);
+    for _ in 0..processing / many.count {
+        lab.step(&mut worker, Step::Publish);
+        lab.step(&mut worker, Step::Take);
+    }
+    for (options, messages) in [(&[][..], pending), (&["DELAY", "36000000"][..], delayed)] {
+        for chunk in 0..messages.div_ceil(1000) {
+            let ids: Vec<Id> = (0..1000.min(messages - 1000 * chunk)).map(|_| fresh_id(&mut rng)).collect();
+            lab.send(|wire| {
+                wire.begin(4 + options.len() + 2 * ids.len());
+                wire.args(["RMQ.PUBLISH", NAMESPACE]);
+                wire.args(options);
+                wire.args(["TO", "orders"]);
+                for id in &ids {
+                    wire.arg(id);
+                    wire.arg(payload(id));
+                }
+            });
+        }
+    }
+    worker.habit = Habit::fifty_in_flight(System::Rmq, 1);
+    worker.hold = processing;
+    worker
+}
+
+fn twins(table: &mut Table) {
+    let mut lab = Lab::under_callgrind();
+    for twin in [
+        Twin::Complete(100, Order::Oldest),
+        Twin::Complete(100, Order::Random),
+        Twin::Complete(100, Order::Newest),
+        Twin::Complete(10_000, Order::Oldest),
+        Twin::Complete(10_000, Order::Random),
+        Twin::Complete(10_000, Order::Newest),
+        Twin::Retry,
+        Twin::ParseError,
+        Twin::DelayTick(100, 1),
+        Twin::DelayTick(100, 10),
+        Twin::Timeouts(1000, 100),
+    ] {
+        for (native, contender) in [(true, "RMQ"), (false, "mx-rmq")] {
+            lab.empty();
+            let mut work = Work::new(twin, native, &lab.scripts);
+            lab.send(|wire| work.fill(wire));
+            let mut cost = 0.0;
+            for _ in 0..BURSTS {
+                cost += lab.cost(|lab| lab.send(|wire| (0..twin.burst()).for_each(|_| work.call(wire))));
+                lab.send(|wire| work.refill(wire));
+            }
+            lab.verify(&work.expected());
+            table.add(&[&twin.name(), contender], &[cost / (BURSTS * twin.burst() * twin.batch()) as f64]);
+        }
+    }
+}
