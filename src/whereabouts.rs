@@ -191,17 +191,22 @@ impl<'c> Whereabouts<'c> {
         ns.check_processing(queue)?;
         let numbers: Vec<usize> = (0..all.len()).filter(|number| is_meant(&all[*number])).collect();
         let ids: Vec<StrRef> = numbers.iter().map(|number| all[*number].id).collect();
+        // The other list is searched all the same, for who passes the error over.
+        let mut unusable = Ok(());
         for is_pending in [true, false] {
             let lists = if is_pending { &mut self.keys.pending } else { &mut self.keys.processing };
             let number = lists.find(OwnedStr::new(queue))?;
-            let Some(list) = lists.get(number) else { return Err(lists.why_unusable(number)) };
+            if !lists.is_usable(number) {
+                unusable = unusable.and(Err(lists.why_unusable(number)));
+            }
+            let Some(list) = lists.get(number) else { continue };
             for (index, place) in list.every_place_of(&ids) {
                 let traces = &mut all[numbers[index]];
                 let found = if is_pending { &mut traces.pending } else { &mut traces.processing };
                 found.push((number, place));
             }
         }
-        Ok(())
+        unusable
     }
 
     /// Of several places, that counts which a repair would keep: processing while the lease runs, else pending, else

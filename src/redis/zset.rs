@@ -63,8 +63,8 @@ impl ZsetKey<'_> {
     /// too long, so this is done now and then, whether it is needed or not.
     fn leave_compact_encoding(&mut self) {
         /// Below, it does not pay; above (the server's default limit), no set is compact.
-        const SIZES: std::ops::RangeInclusive<usize> = 8..=128;
-        const ONE_IN: u32 = 8;
+        const SIZES: std::ops::RangeInclusive<usize> = 16..=128;
+        const ONE_IN: u32 = 32;
         /// Spreads the turns, so that keys used in a fixed order all get theirs.
         const STRIDE: u32 = 0x9E37_79B9;
         static TURN: AtomicU32 = AtomicU32::new(0);

@@ -144,6 +144,20 @@ fn where_the_payloads_are_missing_as_a_whole_nothing_is_dropped() {
 }
 
 #[test]
+fn a_pending_list_of_another_type_hides_no_message_in_processing() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.PUBLISH", "app", "TO", "orders", "a", "p");
+    ok!(con, "RMQ.RESERVE", "app", 60_000, "FROM", "orders");
+    ok!(con, "SET", "app:orders:pending", "no list");
+    assert_eq!(all_pages(&mut con, "RMQ.AUDIT", 100), BTreeMap::new());
+    ok!(con, "HSET", "app:payloads", "a:queue", "app:mails");
+    assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::from([("wrong_queue".into(), 1)]));
+    let queue: String = ask!(con, "HGET", "app:payloads", "a:queue");
+    assert_eq!(queue, "app:orders");
+}
+
+#[test]
 fn an_audit_reports_nothing_while_workers_work() {
     let server = Server::start();
     let worker = |seed: u64| {
