@@ -8,6 +8,7 @@ mod clock;
 mod commands;
 mod dead;
 mod delivery;
+mod digits;
 mod error;
 mod hash;
 mod id;

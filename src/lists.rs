@@ -4,6 +4,8 @@
 
 use std::rc::Rc;
 
+use smallvec::SmallVec;
+
 use crate::error::Error;
 use crate::hash::IdMap;
 use crate::namespace::{Names, Namespace};
@@ -27,7 +29,7 @@ pub struct Lists<'c> {
     by_name: IdMap<Vec<u8>, usize>,
     last: usize,
     /// Queues whose list came into being in this call.
-    created: Vec<usize>,
+    created: SmallVec<[usize; 2]>,
 }
 
 /// Whose lists they are.
@@ -65,7 +67,7 @@ impl<'c> Lists<'c> {
     }
 
     fn new(call: &'c Invocation<'c>, owner: Owner<'c>, suffix: &'static [u8]) -> Self {
-        Lists { call, owner, suffix, queues: Vec::new(), by_name: IdMap::default(), last: 0, created: Vec::new() }
+        Lists { call, owner, suffix, queues: Vec::new(), by_name: IdMap::default(), last: 0, created: SmallVec::new() }
     }
 
     /// In a namespace an id without a queue is a fault to be mended, not a reason to drop a message.
@@ -94,11 +96,13 @@ impl<'c> Lists<'c> {
             self.last = index;
             return Ok(self.last);
         }
-        let key = OwnedStr::concat(name.bytes(), self.suffix);
         let opened = match &mut self.owner {
-            Owner::Caller(guard, access) => guard.open(*access, key),
-            Owner::Namespace(names) if names.short(name.bytes()).is_none() => Err(Error::KeyInUse(Vec::new())),
-            Owner::Namespace(_) => open_in_own_slot(self.call, &key),
+            Owner::Caller(guard, access) => guard.open(*access, OwnedStr::concat(name.bytes(), self.suffix)),
+            Owner::Namespace(names) => match names.short(name.bytes()) {
+                Some(short) if self.suffix == PENDING => open_in_own_slot(self.call, &names.pending(short)),
+                Some(short) => open_in_own_slot(self.call, &names.processing(short)),
+                None => Err(Error::KeyInUse(Vec::new())),
+            },
         };
         let list = match opened {
             Ok(list) => Some(list),

@@ -29,7 +29,20 @@ pub struct Names {
     pub once: OwnedStr,
     /// The field of `queues` with the namespace's default policy.
     pub default: OwnedStr,
+    /// By the short names of queues.
+    of_queues: RefCell<IdMap<Vec<u8>, QueueNames>>,
 }
+
+/// `<ns>:<queue>`, and its lists.
+struct QueueNames {
+    queue: OwnedStr,
+    pending: OwnedStr,
+    processing: OwnedStr,
+}
+
+/// So many names are kept; longer ones are made anew for each call: nobody's names, but a way to fill the memory.
+const KNOWN_MAX: usize = 256;
+const LONGEST_KNOWN: usize = 256;
 
 thread_local! {
     /// Names are made once. Never dropped: at the end of the process the server's strings are gone already.
@@ -38,10 +51,7 @@ thread_local! {
 
 impl Names {
     pub fn of(namespace: &[u8]) -> Rc<Names> {
-        const KNOWN_MAX: usize = 256;
-        /// Longer names are made anew for each call: nobody's namespace, but a way to fill the memory.
-        const LONGEST: usize = 256;
-        if namespace.len() > LONGEST {
+        if namespace.len() > LONGEST_KNOWN {
             return Rc::new(Names::make(namespace));
         }
         KNOWN.with(|known| {
@@ -73,6 +83,7 @@ impl Names {
             dlq_data: key(b"dlq:data"),
             once: key(b"once"),
             default: OwnedStr::new(crate::policy::DEFAULT),
+            of_queues: RefCell::default(),
             namespace: namespace.to_vec(),
             prefix,
         }
@@ -80,7 +91,35 @@ impl Names {
 
     /// `<ns>:<queue>`, as `<id>:queue` has it.
     pub fn queue(&self, short: &[u8]) -> OwnedStr {
-        OwnedStr::concat(&self.prefix, short)
+        self.of_queue(short, |names| OwnedStr::retain(names.queue.as_ref()))
+    }
+
+    /// `<ns>:<queue>:pending`
+    pub fn pending(&self, short: &[u8]) -> OwnedStr {
+        self.of_queue(short, |names| OwnedStr::retain(names.pending.as_ref()))
+    }
+
+    /// `<ns>:<queue>:processing`
+    pub fn processing(&self, short: &[u8]) -> OwnedStr {
+        self.of_queue(short, |names| OwnedStr::retain(names.processing.as_ref()))
+    }
+
+    fn of_queue<T>(&self, short: &[u8], get: impl FnOnce(&QueueNames) -> T) -> T {
+        if let Some(names) = self.of_queues.borrow().get(short) {
+            return get(names);
+        }
+        let queue = OwnedStr::concat(&self.prefix, short);
+        let [pending, processing] = [PENDING, PROCESSING].map(|suffix| OwnedStr::concat(queue.bytes(), suffix));
+        let names = QueueNames { queue, pending, processing };
+        let result = get(&names);
+        if short.len() <= LONGEST_KNOWN {
+            let mut known = self.of_queues.borrow_mut();
+            if known.len() >= KNOWN_MAX {
+                known.clear();
+            }
+            known.insert(short.to_vec(), names);
+        }
+        result
     }
 
     /// The short name of a queue of this namespace; None for anything else, which is never followed.
@@ -137,13 +176,26 @@ impl<'c> Namespace<'c> {
         Ok(self.names.queue(short.bytes()))
     }
 
-    /// Checks the permission to push to, or remove from, a queue's lists.
+    /// Checks the permission to push to, or remove from, a list of the queue with this full name.
     pub fn check_pending(&self, queue: &[u8]) -> Result<(), Error> {
-        self.check(Access::ReadWrite, OwnedStr::concat(queue, PENDING).as_ref())
+        self.check(Access::ReadWrite, self.list(queue, PENDING).as_ref())
     }
 
     pub fn check_processing(&self, queue: &[u8]) -> Result<(), Error> {
-        self.check(Access::ReadWrite, OwnedStr::concat(queue, PROCESSING).as_ref())
+        self.check(Access::ReadWrite, self.list(queue, PROCESSING).as_ref())
+    }
+
+    fn list(&self, queue: &[u8], suffix: &[u8]) -> OwnedStr {
+        match self.names.short(queue) {
+            Some(short) if suffix == PENDING => self.names.pending(short),
+            Some(short) => self.names.processing(short),
+            None => OwnedStr::concat(queue, suffix),
+        }
+    }
+
+    /// Checks the permission to read which queues there are, for a call that opens the hash only if it has to.
+    pub fn check_queues(&self) -> Result<(), Error> {
+        self.check(Access::Read, self.names.queues.as_ref())
     }
 
     pub fn payloads(&self) -> Result<HashKey<'c>, Error> {
@@ -163,7 +215,7 @@ impl<'c> Namespace<'c> {
 
     /// The policies, and which queues there are. That a new queue is entered needs no permission to write.
     pub fn queues(&self) -> Result<HashKey<'c>, Error> {
-        self.check(Access::Read, self.names.queues.as_ref())?;
+        self.check_queues()?;
         HashKey::open_named(self.call, &self.names.queues)
     }
 

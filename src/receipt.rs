@@ -5,6 +5,7 @@
 use std::sync::atomic::{AtomicI64, Ordering};
 
 use crate::clock::{Now, LATEST_MS};
+use crate::digits::Digits;
 use crate::error::Error;
 
 /// The field's value, taken apart. What cannot be read is 0 or absent.
@@ -30,14 +31,23 @@ impl<'a> Attempts<'a> {
         Attempts { count, micros: if micros < MICROS_END { micros } else { 0 }, error }
     }
 
-    pub fn to_bytes(&self) -> Vec<u8> {
-        let mut bytes = format!("{}-{}", self.count, self.micros).into_bytes();
+    pub fn text(&self) -> Digits {
+        let mut text = text(self.count, self.micros);
         if let Some(error) = self.error {
-            bytes.push(b' ');
-            bytes.extend_from_slice(error);
+            text.push_byte(b' ');
+            text.push_bytes(error);
         }
-        bytes
+        text
     }
+}
+
+/// `<n>-<µs>`: the receipt of a delivery.
+pub fn text(count: i64, micros: i64) -> Digits {
+    let mut text = Digits::new();
+    text.push(count);
+    text.push_byte(b'-');
+    text.push(micros);
+    text
 }
 
 /// Since when a message can be taken, or is held: by `<id>:attempts`, else by an id that the server made. Unix ms.
@@ -116,9 +126,9 @@ mod tests {
             count in 0i64..i64::MAX, micros in 0..MICROS_END, error in proptest::option::of("\\PC{0,20}"),
         ) {
             let attempts = Attempts { count, micros, error: error.as_ref().map(|text| text.as_bytes()) };
-            let field = attempts.to_bytes();
-            prop_assert_eq!(&Attempts::parse(&field), &attempts);
-            prop_assert!(check(of_field(&field)).is_ok());
+            let field = attempts.text();
+            prop_assert_eq!(&Attempts::parse(field.bytes()), &attempts);
+            prop_assert!(check(of_field(field.bytes())).is_ok());
         }
 
         #[test]

@@ -126,7 +126,7 @@ impl<'c> Keys<'c> {
                     _ => Fate::PutOff,
                 },
             };
-            returned.push(Returned { message, attempts: OwnedStr::new(&attempts.to_bytes()), fate });
+            returned.push(Returned { message, attempts: OwnedStr::new(attempts.text().bytes()), fate });
         }
         Ok((returned, dead))
     }

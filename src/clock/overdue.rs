@@ -82,6 +82,9 @@ impl Overdue {
     }
 
     fn look_up(&mut self, deadlines: &ZsetKey, lists: &mut Lists) {
+        if self.messages.is_empty() {
+            return;
+        }
         let mut by_queue: Vec<Vec<usize>> = vec![Vec::new(); lists.len()];
         for (index, message) in self.messages.iter().enumerate() {
             by_queue[message.queue].push(index);

@@ -8,7 +8,6 @@ use std::sync::{Mutex, MutexGuard, PoisonError};
 use super::keep::Keys;
 use super::Now;
 use crate::error::Error;
-use crate::lists::PENDING;
 use crate::namespace::Namespace;
 use crate::policy::Policy;
 use crate::redis::timer::{Timer, Timers};
@@ -192,7 +191,7 @@ fn look(call: &Invocation, namespace: &[u8], queues: &[Vec<u8>], now: Now) -> Re
 /// Makes the server ask the clients that wait for these queues, where there is something pending.
 pub fn wake<'a>(ns: &Namespace, queues: impl Iterator<Item = &'a [u8]>) {
     for short in queues {
-        let pending = OwnedStr::concat(ns.names.queue(short).bytes(), PENDING);
+        let pending = ns.names.pending(short);
         let is_filled = ListKey::open_named(ns.call, &pending).is_ok_and(|list| list.len() > 0);
         if is_filled {
             ns.call.signal_key_as_ready(pending.as_ref());

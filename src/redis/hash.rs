@@ -103,6 +103,41 @@ impl HashKey<'_> {
         found != 0
     }
 
+    pub fn has_two(&self, one: StrRef, two: StrRef) -> [bool; 2] {
+        let mut found: [c_int; 2] = [0; 2];
+        if !self.key.exists() {
+            return [false; 2];
+        }
+        let [first, second] = &mut found;
+        // SAFETY: as in `has`, for two fields.
+        unsafe {
+            api!(RedisModule_HashGet(
+                self.key.raw(),
+                raw::REDISMODULE_HASH_EXISTS as c_int,
+                one.raw(),
+                first as *mut c_int,
+                two.raw(),
+                second as *mut c_int,
+                null_mut::<raw::RedisModuleString>(),
+            ));
+        }
+        found.map(|found| found != 0)
+    }
+
+    /// Whether no field has expired, as far as the server tells: fields that it has not removed yet still count in `len`.
+    pub fn none_has_expired(&self, now_ms: i64) -> bool {
+        // SAFETY: the table of functions is filled in; the key is open, or null, which the server takes for a missing one.
+        unsafe {
+            match (&raw const raw::RedisModule_HashFieldMinExpire).read() {
+                Some(earliest) if self.key.exists() => {
+                    let earliest = earliest(self.key.raw());
+                    earliest == NO_EXPIRE || earliest > now_ms
+                }
+                _ => false,
+            }
+        }
+    }
+
     /// Every field and its value.
     pub fn each(&self, mut visit: impl FnMut(OwnedStr, OwnedStr)) {
         if !self.key.exists() {

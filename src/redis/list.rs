@@ -141,10 +141,11 @@ impl ListKey<'_> {
         unsafe { OwnedStr::take(api!(RedisModule_ListPop(self.key.raw(), end))) }
     }
 
-    /// Moves the rightmost element to the left of another list, as by LMOVE.
-    pub fn move_right_to_left_of(&mut self, other: &mut ListKey) {
-        let Some(element) = self.pop_right_raw() else { return };
-        other.push_raw(End::Left, element.as_ref());
+    /// Moves the rightmost element, which is this one, to the left of another list, as by LMOVE.
+    pub fn move_right_to_left_of(&mut self, other: &mut ListKey, element: StrRef) {
+        let Some(last) = self.len().checked_sub(1) else { return };
+        self.remove_at(&[last]);
+        other.push_raw(End::Left, element);
         let class = raw::REDISMODULE_NOTIFY_LIST;
         other.key.fires(class, c"lpush");
         self.key.fires(class, c"rpop");
@@ -171,19 +172,26 @@ impl ListKey<'_> {
 
     /// Removes one occurrence of each element, found at these places.
     ///
-    /// A replica removes an element by LREM, which searches from one end. Where that would take it a walk for each of many
-    /// elements, or might hit another occurrence, the place itself is marked (LSET), and one LREM removes all marks.
+    /// A replica removes an element by LREM, which searches from one end; several at the right end by one RPOP. Where LREM
+    /// would take a walk for each of many elements, or might hit another occurrence, the place itself is marked (LSET),
+    /// and one LREM removes all marks.
     pub fn remove(&mut self, found: &mut [(Place, StrRef)]) {
         /// How far from the right end a replica walks for each of several elements.
         const SHORT_WALK: usize = 128;
         found.sort_unstable_by_key(|(place, _)| Reverse(place.index));
         let len = self.len();
         let ascending: SmallVec<[usize; 4]> = found.iter().rev().map(|(place, _)| place.index).collect();
-        for _ in 0..self.remove_at(&ascending) {
-            self.key.fires_once_more(c"lrem");
+        let removed = self.remove_at(&ascending);
+        let alone = found.len() == 1;
+        let is_right_end = found.iter().enumerate().all(|(nth, (place, _))| place.index + nth + 1 == len);
+        if is_right_end && found.len() > 1 {
+            self.key.changed(c"rpop", Plain::RPop, found.len() as i64, &[]);
+            return;
         }
 
-        let alone = found.len() == 1;
+        for _ in 0..removed {
+            self.key.fires_once_more(c"lrem");
+        }
         let is_near = |nth: usize, place: &Place| len - nth - place.index <= SHORT_WALK;
         let mut by_lrem: SmallVec<[(i64, StrRef); 4]> = SmallVec::new();
         let mut marked: SmallVec<[usize; 4]> = SmallVec::new();

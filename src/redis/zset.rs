@@ -10,6 +10,8 @@ use super::effects::Plain;
 use super::key::Key;
 use super::plain::Scan;
 use super::{OwnedStr, StrRef};
+use crate::clock::LATEST_MS;
+use crate::digits::Digits;
 
 pub struct ZsetKey<'c> {
     pub(super) key: Key<'c>,
@@ -38,7 +40,7 @@ impl ZsetKey<'_> {
         }
         let text = match &mut self.score_text {
             Some((same, text)) if *same == score => text,
-            other => &mut other.insert((score, OwnedStr::new(score.to_string().as_bytes()))).1,
+            other => &mut other.insert((score, OwnedStr::new(score_text(score).bytes()))).1,
         };
         self.key.changed(c"zadd", Plain::ZAdd, 0, &[text.as_ref(), member]);
     }
@@ -60,16 +62,18 @@ impl ZsetKey<'_> {
     /// A small sorted set is stored compactly: scores with decimals are text there, and every insertion reads them one
     /// by one; among 50 leases that took 60 % of a RESERVE. So a set of some size is made to take the ordinary encoding, by
     /// a member too long for the compact one that is added and removed within the call. Asking for the encoding takes
-    /// too long, so this is done now and then, whether it is needed or not.
+    /// too long, so this is done at one size, and above it now and then, whether it is needed or not.
     fn leave_compact_encoding(&mut self) {
-        /// Below, it does not pay; above (the server's default limit), no set is compact.
-        const SIZES: std::ops::RangeInclusive<usize> = 16..=128;
+        /// A set that grows comes by the first size; above the last (the server's default limit) none is compact.
+        const SIZES: std::ops::RangeInclusive<usize> = 12..=128;
         const ONE_IN: u32 = 32;
         /// Spreads the turns, so that keys used in a fixed order all get theirs.
         const STRIDE: u32 = 0x9E37_79B9;
         static TURN: AtomicU32 = AtomicU32::new(0);
 
-        if !SIZES.contains(&self.key.len()) || TURN.fetch_add(STRIDE, Ordering::Relaxed) > u32::MAX / ONE_IN {
+        let len = self.key.len();
+        let is_its_turn = || TURN.fetch_add(STRIDE, Ordering::Relaxed) <= u32::MAX / ONE_IN;
+        if !(len == *SIZES.start() || SIZES.contains(&len) && is_its_turn()) {
             return;
         }
         let long = OwnedStr::new(&[b'.'; 300]);
@@ -137,6 +141,30 @@ impl ZsetKey<'_> {
     }
 }
 
+/// The shortest text that is read as the same number. Times with whole microseconds, which nearly all scores are, need no
+/// search for it.
+fn score_text(score: f64) -> Digits {
+    let micros = score * 1000.0;
+    if micros <= 0.0 || micros >= LATEST_MS * 1000.0 || micros.round() / 1000.0 != score {
+        return Digits::of(score.to_string().as_bytes());
+    }
+    let micros = micros.round() as i64;
+    let mut text = Digits::new();
+    text.push(micros / 1000);
+    let rest = micros % 1000;
+    if rest != 0 {
+        text.push_byte(b'.');
+        text.push_byte(b'0' + (rest / 100) as u8);
+        if rest % 100 != 0 {
+            text.push_byte(b'0' + (rest / 10 % 10) as u8);
+        }
+        if rest % 10 != 0 {
+            text.push_byte(b'0' + (rest % 10) as u8);
+        }
+    }
+    text
+}
+
 #[derive(PartialEq, Eq)]
 pub enum Walk {
     On,
@@ -149,5 +177,32 @@ impl Drop for RangeGuard {
     fn drop(&mut self) {
         // SAFETY: made and dropped while the key is open.
         unsafe { api!(RedisModule_ZsetRangeStop(self.0)) }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use proptest::prelude::*;
+
+    #[test]
+    fn the_text_of_a_time_has_no_needless_digits() {
+        for text in
+            ["0", "1", "0.5", "1794891056259", "1794891056259.2", "1794891056259.02", "1794891056259.224", "0.001"]
+        {
+            assert_eq!(score_text(text.parse().unwrap()).bytes(), text.as_bytes());
+        }
+        for score in [-1.5, 1e300, f64::INFINITY, f64::NEG_INFINITY, LATEST_MS, -0.0, 5e-324, 0.0001] {
+            assert_eq!(score_text(score).bytes(), score.to_string().as_bytes(), "{score}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn it_is_the_shortest_text_of_any_number(micros in 0..LATEST_MS as i64 * 1000, other in proptest::num::f64::ANY) {
+            for score in [micros as f64 / 1000.0, other] {
+                prop_assert!(score_text(score).bytes() == score.to_string().as_bytes(), "{score}");
+            }
+        }
     }
 }

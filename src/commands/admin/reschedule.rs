@@ -60,7 +60,7 @@ impl Command for Reschedule {
             }
             let before = attempts.as_ref().map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()));
             let attempts = Attempts { micros: due * 1000, ..before };
-            payloads.set(attempts_field.as_ref(), OwnedStr::new(&attempts.to_bytes()).as_ref());
+            payloads.set(attempts_field.as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
             places.keys.delays.add(traces.id, due as f64);
         }
         if !moving.is_empty() {

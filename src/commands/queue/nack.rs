@@ -111,7 +111,7 @@ impl Command for Nack {
                 payloads.set(*id, payload);
             }
             let attempts = Attempts { micros: due * 1000, error, ..before };
-            payloads.set(attempts_field(*id).as_ref(), OwnedStr::new(&attempts.to_bytes()).as_ref());
+            payloads.set(attempts_field(*id).as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
             delays.add(*id, due as f64);
             ns.due_at(due);
             delivery.count(call, Event::Retried);

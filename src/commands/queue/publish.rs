@@ -35,8 +35,13 @@ struct Request<'c> {
     messages: &'c [StrRef<'c>],
 }
 
-/// The id of a new message; None for one that is left alone.
-type NewId = Option<OwnedStr>;
+/// A message to be stored.
+struct New<'c> {
+    id: OwnedStr,
+    payload: StrRef<'c>,
+    /// A script left the attempts of an earlier message.
+    has_attempts: bool,
+}
 
 impl Command for Publish {
     const SPEC: Spec = Spec {
@@ -74,58 +79,64 @@ impl Command for Publish {
         ns.check_pending(queue.bytes())?;
         let mut place = match request.due {
             Some(due) => Place::Delays(ns.delays()?, due),
-            None => Place::Pending(Lists::pending_of(&ns), ns.queues()?),
+            None => {
+                ns.check_queues()?;
+                Place::Pending(Lists::pending_of(&ns), None)
+            }
         };
         ns.check_slot(!payloads.exists() || place.is_missing() || once.as_ref().is_some_and(|once| !once.exists()))?;
-        if let Place::Pending(pending, _) = &mut place {
+        if let Place::Pending(pending, queues) = &mut place {
             let list = pending.find(OwnedStr::retain(queue.as_ref()))?;
-            if !pending.is_usable(list) {
+            let Some(pending) = pending.get(list) else {
                 return Err(pending.why_unusable(list));
+            };
+            if pending.len() == 0 {
+                let queues = queues.insert(ns.queues()?);
+                ns.check_slot(!queues.exists())?;
             }
         }
-        let ids = request.new_ids(&ns, &payloads, once.as_ref(), queue.as_ref(), now)?;
+        let messages = request.messages(&ns, &payloads, once.as_ref(), queue.as_ref(), now)?;
 
-        let new: SmallVec<[(StrRef, StrRef); 1]> = ids
-            .iter()
-            .zip(request.messages.chunks_exact(2))
-            .filter_map(|(id, message)| Some((id.as_ref()?.as_ref(), message[1])))
-            .collect();
-        for (id, payload) in &new {
-            payloads.set_two((*id, *payload), (queue_field(*id).as_ref(), queue.as_ref()));
+        let new = || messages.iter().flatten();
+        for message in new() {
+            let id = message.id.as_ref();
+            payloads.set_two((id, message.payload), (queue_field(id).as_ref(), queue.as_ref()));
         }
-        // What a script left of the attempts of an earlier message.
-        for (id, _) in &new {
-            payloads.delete(attempts_field(*id).as_ref());
+        for message in new().filter(|message| message.has_attempts) {
+            payloads.delete(attempts_field(message.id.as_ref()).as_ref());
         }
         if let (Some(once), Some(ms)) = (&mut once, request.once_ms) {
             forget_expired(once, now);
-            for (id, _) in &new {
-                once.add(*id, (now.ms() + ms) as f64);
+            for message in new() {
+                once.add(message.id.as_ref(), (now.ms() + ms) as f64);
             }
         }
         match &mut place {
             Place::Delays(delays, due) => {
-                for (id, _) in &new {
-                    delays.add(*id, *due as f64);
+                for message in new() {
+                    delays.add(message.id.as_ref(), *due as f64);
                 }
                 ns.due_at(*due);
             }
             Place::Pending(pending, queues) => {
                 match request.urgent {
                     // The first named is taken first.
-                    true => new.iter().rev().for_each(|(id, _)| pending.push(0, End::Right, *id)),
-                    false => new.iter().for_each(|(id, _)| pending.push(0, End::Left, *id)),
+                    true => new().rev().for_each(|message| pending.push(0, End::Right, message.id.as_ref())),
+                    false => new().for_each(|message| pending.push(0, End::Left, message.id.as_ref())),
                 }
-                pending.register_created(queues);
+                if let Some(queues) = queues {
+                    pending.register_created(queues);
+                }
             }
         }
 
-        stats::add(Counter::Published, new.len());
-        traffic::count(call, queue.bytes(), Event::Published, new.len());
-        call.reply_array(ids.len());
-        for id in &ids {
-            match id {
-                Some(id) => call.reply_str(id.as_ref()),
+        let published = new().count();
+        stats::add(Counter::Published, published);
+        traffic::count(call, queue.bytes(), Event::Published, published);
+        call.reply_array(messages.len());
+        for message in &messages {
+            match message {
+                Some(new) => call.reply_str(new.id.as_ref()),
                 None => call.reply_nil(),
             }
         }
@@ -134,7 +145,8 @@ impl Command for Publish {
 }
 
 enum Place<'c> {
-    Pending(Lists<'c>, HashKey<'c>),
+    /// With the hash of queues, if the list comes into being.
+    Pending(Lists<'c>, Option<HashKey<'c>>),
     /// With the due time.
     Delays(ZsetKey<'c>, i64),
 }
@@ -142,7 +154,7 @@ enum Place<'c> {
 impl Place<'_> {
     fn is_missing(&self) -> bool {
         match self {
-            Place::Pending(_, queues) => !queues.exists(),
+            Place::Pending(..) => false,
             Place::Delays(delays, _) => !delays.exists(),
         }
     }
@@ -191,26 +203,26 @@ impl<'c> Request<'c> {
         Ok(Request { urgent: urgent.is_some(), due, once_ms, queue: *queue, messages })
     }
 
-    /// The id of each message that is new.
-    fn new_ids(
+    /// Each message that is new; None for one that is left alone.
+    fn messages(
         &self,
         ns: &Namespace,
         payloads: &HashKey,
         once: Option<&ZsetKey>,
         queue: StrRef,
         now: Now,
-    ) -> Result<SmallVec<[NewId; 1]>, Error> {
+    ) -> Result<SmallVec<[Option<New<'c>>; 1]>, Error> {
         let mut seen: IdSet<&[u8]> = IdSet::default();
         let several = self.messages.len() > 2;
-        let (mut ids, mut left_alone) = (SmallVec::with_capacity(self.messages.len() / 2), 0);
+        let (mut messages, mut left_alone) = (SmallVec::with_capacity(self.messages.len() / 2), 0);
         for message in self.messages.chunks_exact(2) {
-            let id = message[0];
+            let (id, payload) = (message[0], message[1]);
             if id.bytes() == b"*" {
                 let id = self.due.map_or_else(|| id::fresh(now), id::fresh_at);
-                ids.push(Some(OwnedStr::new(id.as_bytes())));
+                messages.push(Some(New { id: OwnedStr::new(id.as_bytes()), payload, has_attempts: false }));
                 continue;
             }
-            let exists = payloads.has(id);
+            let [exists, has_attempts] = payloads.has_two(id, attempts_field(id).as_ref());
             if exists {
                 let other = payloads.get(queue_field(id).as_ref()).filter(|other| other.bytes() != queue.bytes());
                 if let Some(other) = other {
@@ -221,10 +233,10 @@ impl<'c> Request<'c> {
             let is_done = once.and_then(|once| once.score(id)).is_some_and(|until| until > now.exact_ms());
             left_alone += usize::from(is_done && !exists);
             let is_new = !exists && !is_done && (!several || seen.insert(id.bytes()));
-            ids.push(is_new.then(|| OwnedStr::retain(id)));
+            messages.push(is_new.then(|| New { id: OwnedStr::retain(id), payload, has_attempts }));
         }
         stats::add(Counter::Once, left_alone);
-        Ok(ids)
+        Ok(messages)
     }
 }
 

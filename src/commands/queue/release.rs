@@ -62,7 +62,7 @@ impl Command for Release {
             pending.push(*list, End::Right, delivery.id);
             let before = Attempts::parse(delivery.attempts.bytes());
             let attempts = Attempts { count: (before.count - 1).max(0), micros: now.micros(), ..before };
-            payloads.set(attempts_field(delivery.id).as_ref(), OwnedStr::new(&attempts.to_bytes()).as_ref());
+            payloads.set(attempts_field(delivery.id).as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
         }
         pending.register_created(&mut queues);
 

@@ -9,9 +9,9 @@ use crate::args::{self, Opt};
 use crate::clock::keep::Keys;
 use crate::clock::waiting::Waiter;
 use crate::clock::Now;
+use crate::digits::Digits;
 use crate::error::Error;
 use crate::hash::IdSet;
-use crate::lists::PENDING;
 use crate::message::{attempts_field, forget_fields, queue_field};
 use crate::namespace::Namespace;
 use crate::policy::Policy;
@@ -53,6 +53,7 @@ struct Taken {
     micros: i64,
     attempts_field: OwnedStr,
     attempts: Option<OwnedStr>,
+    receipt: Digits,
     /// Which of the queues asked for.
     queue: usize,
     /// `<id>:queue`, where it says otherwise.
@@ -104,7 +105,7 @@ impl Command for Reserve {
                 drop(keys);
                 let shorts = request.queues.iter().map(|queue| queue.bytes().to_vec()).collect();
                 let pending: Vec<OwnedStr> =
-                    queues.iter().map(|queue| OwnedStr::concat(queue.bytes(), PENDING)).collect();
+                    request.queues.iter().map(|queue| ns.names.pending(queue.bytes())).collect();
                 blocking::wait::<Self>(call, &pending, timeout_ms, Waiter::begin(&ns, shorts, next_due));
             }
             _ => call.reply_nil_array(),
@@ -119,11 +120,11 @@ impl Waits for Reserve {
         let ns = Namespace::of_caller(call, request.namespace)?;
         let queues: Vec<OwnedStr> = request.queues.iter().map(|queue| ns.names.queue(queue.bytes())).collect();
         // The server asks every client that waits for the key, also when the first has emptied the list already.
-        let is_filled = |queue: &OwnedStr| {
-            let list = ListKey::open_named(call, &OwnedStr::concat(queue.bytes(), PENDING));
+        let is_filled = |queue: &StrRef| {
+            let list = ListKey::open_named(call, &ns.names.pending(queue.bytes()));
             list.is_ok_and(|list| list.len() > 0)
         };
-        if !queues.iter().any(is_filled) {
+        if !request.queues.iter().any(is_filled) {
             return Ok(false);
         }
         if !User::of(call).may_run(Self::SPEC.name) {
@@ -171,11 +172,12 @@ impl<'c> Request<'c> {
         let count = count.map_or(Ok(1), |count| args::positive_integer("COUNT", count.bytes()))?;
         let mut queues: SmallVec<[StrRef; 4]> = SmallVec::new();
         let mut seen: IdSet<&[u8]> = IdSet::default();
+        let several = words.len() > from + 2;
         for queue in &words[from + 1..] {
             if let Some(option) = ["COUNT", "BLOCK"].into_iter().find(|option| is(queue, option)) {
                 return Err(Error::OptionTooLate { option, word: "FROM" });
             }
-            if seen.insert(queue.bytes()) {
+            if !several || seen.insert(queue.bytes()) {
                 queues.push(*queue);
             }
         }
@@ -238,11 +240,15 @@ impl<'c> Request<'c> {
 
         let micros = receipt::next_micros(now, taken.iter().map(|message| message.micros).max().unwrap_or(0));
         let deadline = now.lease(self.lease_ms);
-        for message in &taken {
+        for message in &mut taken {
             let id = message.id.as_ref();
             let error = message.attempts.as_ref().and_then(|field| Attempts::parse(field.bytes()).error);
-            let attempts = Attempts { count: message.before.saturating_add(1), micros, error };
-            keys.payloads.set(message.attempts_field.as_ref(), OwnedStr::new(&attempts.to_bytes()).as_ref());
+            message.receipt = receipt::text(message.before.saturating_add(1), micros);
+            let attempts = match error {
+                None => OwnedStr::new(message.receipt.bytes()),
+                Some(error) => OwnedStr::new(&[message.receipt.bytes(), b" ", error].concat()),
+            };
+            keys.payloads.set(message.attempts_field.as_ref(), attempts.as_ref());
             if let Some(field) = &message.queue_field {
                 keys.payloads.set(field.as_ref(), queues[message.queue].as_ref());
             }
@@ -261,7 +267,7 @@ impl<'c> Request<'c> {
             ns.call.reply_array(5);
             ns.call.reply_str(message.id.as_ref());
             ns.call.reply_str(message.payload.as_ref());
-            ns.call.reply_bytes(format!("{attempts}-{micros}").as_bytes());
+            ns.call.reply_bytes(message.receipt.bytes());
             ns.call.reply_integer(attempts);
             ns.call.reply_str(self.queues[message.queue]);
         }
@@ -312,7 +318,7 @@ impl<'c> Request<'c> {
             let (Some(from), Some(to)) = (keys.pending.get(pending), keys.processing.get(processing)) else { break };
             let is_new_list = to.len() == 0;
             if alone && *dropped == 0 {
-                from.move_right_to_left_of(to);
+                from.move_right_to_left_of(to, id.as_ref());
             } else {
                 from.pop_right();
                 to.push(End::Left, id.as_ref());
@@ -330,7 +336,9 @@ impl<'c> Request<'c> {
             }
             let queue_is_stored = stored_queue.is_some_and(|stored| stored.bytes() == queue.bytes());
             let queue_field = (!queue_is_stored).then_some(queue_field);
-            taken.push(Taken { id, payload, before, micros, attempts_field, attempts, queue: number, queue_field });
+            let receipt = Digits::new();
+            let queue = number;
+            taken.push(Taken { id, payload, before, micros, attempts_field, attempts, receipt, queue, queue_field });
         }
     }
 }

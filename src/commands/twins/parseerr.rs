@@ -146,7 +146,7 @@ impl Quarantine<'_> {
         // was removed; those that have expired and are not removed yet are found among the newest only.
         let looks = match self.queue.len() > self.map.len() {
             true => usize::MAX,
-            false if server().field_expiry => EXPIRED_LOOKS,
+            false if server().field_expiry && !self.map.none_has_expired(Now::read().ms()) => EXPIRED_LOOKS,
             false => 0,
         };
         let holes = self.holes_before(max_count, looks);

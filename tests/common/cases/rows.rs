@@ -134,17 +134,12 @@ pub const ROWS: &[Row] = &[
         idle: step("RMQ.COMPLETE @map @q:processing @exp none", "OK", &[]),
         more: &[
             example(
-                "many ids share one ZREM and one HDEL",
+                "many ids share one RPOP, one ZREM and one HDEL",
                 IN_WORK,
                 step(
                     "RMQ.COMPLETE @map @q:processing @exp b none a",
                     "OK",
-                    &[
-                        "LREM @q:processing -1 a",
-                        "LREM @q:processing -1 b",
-                        "ZREM @exp b a",
-                        "HDEL @map b b:queue a a:queue",
-                    ],
+                    &["RPOP @q:processing 2", "ZREM @exp b a", "HDEL @map b b:queue a a:queue"],
                 ),
             ),
             example(
@@ -259,7 +254,7 @@ pub const ROWS: &[Row] = &[
                 step(
                     "RMQ.TIMEOUTS @exp @map 5000 10",
                     "[[a pa @q] [b pb @q]]",
-                    &["LREM @q:processing -1 a", "LREM @q:processing -1 b", "ZREM @exp a b"],
+                    &["RPOP @q:processing 2", "ZREM @exp a b"],
                 ),
             ),
             example(
@@ -558,8 +553,7 @@ pub const ROWS: &[Row] = &[
                     "RMQ.ACK @ns b 2-2000 a 1-1000 none 5-5",
                     "2",
                     &[
-                        "LREM @ns:q:processing -1 a",
-                        "LREM @ns:q:processing -1 b",
+                        "RPOP @ns:q:processing 2",
                         "ZREM @ns:expires b a",
                         "HDEL @ns:payloads b b:queue b:attempts a a:queue a:attempts",
                     ],
@@ -674,8 +668,7 @@ pub const ROWS: &[Row] = &[
                 "RMQ.RELEASE @ns a 1-1000 b 2-2000",
                 "2",
                 &[
-                    "LREM @ns:q:processing -1 a",
-                    "LREM @ns:q:processing -1 b",
+                    "RPOP @ns:q:processing 2",
                     "ZREM @ns:expires a b",
                     "RPUSH @ns:q:pending b a",
                     "HSET @ns:payloads b:attempts 1-<time> a:attempts 0-<time>",
