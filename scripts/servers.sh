@@ -4,6 +4,7 @@
 #   peer                                          the Lua scripts of mx-rmq, as its wheel ships them
 #   python                                        a virtual environment with redis-py and what mx-rmq needs
 #   node                                          node_modules with node-redis; nothing where there is no npm
+#   go                                            bin/go, which compiles with go-redis 9; nothing where no suite has both
 #   bullmq                                        node_modules with BullMQ; nothing where there is no npm
 #   rust-1.85 (or another version)                bin/rustc, for scripts/msrv.sh; only when named
 # Usage: scripts/servers.sh [name...]   (no name: all of them)
@@ -22,6 +23,7 @@ proof() {
         peer) echo "$store/peer/mx_rmq/resources/lua_scripts/lifecycle/complete_message.lua" ;;
         python) echo "$store/python/.complete-with-mx-rmq" ;;
         node) echo "$store/node/node_modules/redis/package.json" ;;
+        go) echo "$store/go/bin/go" ;;
         bullmq) echo "$store/bullmq/node_modules/ioredis/package.json" ;;
         rust-*) echo "$store/$1/bin/rustc" ;;
         *) echo "$store/$1/bin/redis-server" ;;
@@ -150,6 +152,40 @@ trixie rustc libstd-rust-dev'
     fail "$1: no package of rustc $want; use rustup: rustup toolchain install $want"
 }
 
+# Go and go-redis 9, as Debian packages them since forky; bin/go knows no other libraries and keeps nothing elsewhere.
+from_go_packages() {
+    local suite go package
+    command -v apt-get >/dev/null || return 1
+    for suite in forky sid resolute; do
+        use_suite "$suite" deb
+        go=$(apt-cache "${apt_options[@]}" depends golang-go 2>/dev/null |
+            sed -nE 's/.*Depends: (golang-[0-9.]+)-go$/\1/p' | head -n 1)
+        [ -n "$go" ] || continue
+        say "$1: fetching $go and go-redis (50 MB)"
+        # By name: the packages that go-redis depends on also bring what only its extras need.
+        apt-get "${apt_options[@]}" download "$go-go" "$go-src" golang-github-redis-go-redis-dev \
+            golang-github-cespare-xxhash-v2-dev golang-github-dgryski-go-rendezvous-dev >>apt.log 2>&1 && break
+        rm -f ./*.deb
+    done
+    compgen -G 'golang-github-redis-go-redis-dev_9.*.deb' >/dev/null || { cat apt.log >&2; return 1; }
+    for package in *.deb; do dpkg -x "$package" out || return 1; done
+    rm -rf out/usr/share/go-*/{api,misc,src/cmd,test}
+    # The package has no folder for the version, which is part of the import path.
+    ln -s . out/usr/share/gocode/src/github.com/redis/go-redis/v9
+    mkdir out/bin
+    cat >out/bin/go <<END
+#!/bin/sh
+root=\$(dirname "\$(dirname "\$(readlink -f "\$0")")")
+export GO111MODULE=off GOPATH="\$root/usr/share/gocode" GOCACHE="\$root/cache" XDG_CONFIG_HOME="\$root/config"
+export GOENV=off GOFLAGS=-trimpath GOTOOLCHAIN=local CGO_ENABLED=0
+exec "\$root/usr/lib/${go/lang/}/bin/go" "\$@"
+END
+    chmod +x out/bin/go
+    say "$1: compiling go-redis (half a minute)"
+    out/bin/go build github.com/redis/go-redis/v9 || return 1
+    out/bin/go env GOVERSION >out/version
+}
+
 from_system() {
     local tool
     mkdir -p out/bin
@@ -194,6 +230,11 @@ provide() {
             else
                 say "node: there is no npm here; the tests leave examples/worker.js out"
             fi ;;
+        go)
+            (from_go_packages "$1") || {
+                rm -rf out
+                say "go: no packages of Go and go-redis here; the tests leave examples/worker.go out"
+            } ;;
         bullmq)
             if command -v npm >/dev/null; then
                 mkdir out && npm install --silent --no-audit --no-fund --prefix out bullmq ioredis
@@ -201,11 +242,11 @@ provide() {
                 say "bullmq: there is no npm here; the benchmark leaves it out"
             fi ;;
         rust-*) from_rust_packages "$1" ;;
-        *) fail "unknown name '$1' (redis-6 redis-7.0 redis-8 valkey-8 valkey-9 peer python node bullmq rust-1.85)" ;;
+        *) fail "unknown name '$1' (redis-6 redis-7.0 redis-8 valkey-8 valkey-9 peer python node go bullmq rust-1.85)" ;;
     esac
 }
 
-[ $# -gt 0 ] || set -- redis-7.0 redis-8 valkey-9 valkey-8 redis-6 peer python node
+[ $# -gt 0 ] || set -- redis-7.0 redis-8 valkey-9 valkey-8 redis-6 peer python node go
 for name; do
     [ -e "$(proof "$name")" ] && continue
     case $name in peer | valkey-9) "$PWD/scripts/servers.sh" python ;; esac

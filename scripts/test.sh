@@ -50,7 +50,7 @@ run() {
     failed=$((failed + counts[1]))
 }
 
-scripts/servers.sh redis-6 peer python node "$@"
+scripts/servers.sh redis-6 peer python node go "$@"
 cargo build --release
 export RMQ_MODULE=$PWD/target/release/librmq.so
 

@@ -39,6 +39,19 @@ fn node_workers_are_killed_and_every_message_is_processed() {
 }
 
 #[test]
+fn go_workers_are_killed_and_every_message_is_processed() {
+    let go = in_repository(".servers/go/bin/go");
+    if !go.exists() {
+        eprintln!("left out: `scripts/servers.sh go` found no packages of Go and go-redis");
+        return;
+    }
+    let worker = Path::new(env!("CARGO_TARGET_TMPDIR")).join("worker-go");
+    let built = Command::new(go).args(["build", "-o"]).args([&worker, &in_repository("examples/worker.go")]).status();
+    assert!(built.is_ok_and(|status| status.success()), "the example does not compile");
+    workers_are_killed_and_every_message_is_processed(|| Command::new(&worker));
+}
+
+#[test]
 fn rust_workers_are_killed_and_every_message_is_processed() {
     let worker = built_worker();
     workers_are_killed_and_every_message_is_processed(|| Command::new(&worker));
@@ -263,6 +276,7 @@ fn built_worker() -> PathBuf {
 }
 
 fn start(server: &Server, mut worker: Command) -> Child {
-    worker.env("REDIS_URL", format!("redis://127.0.0.1:{}", server.port())).stdin(Stdio::null());
+    let address = format!("127.0.0.1:{}", server.port());
+    worker.env("REDIS_URL", format!("redis://{address}")).env("REDIS_ADDR", address).stdin(Stdio::null());
     spawn_bound_to_this_process(worker).expect("the worker starts")
 }
