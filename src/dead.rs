@@ -1,7 +1,5 @@
 //! Dead letters: how a message dies.
 
-use std::cmp::Reverse;
-
 use crate::error::Error;
 use crate::message::queue_field;
 use crate::processing::Processing;
@@ -70,15 +68,8 @@ impl DeadLetters<'_> {
         found.into_iter().map(|(index, place)| (place, OwnedStr::retain(ids[index]))).collect()
     }
 
-    pub fn remove_from_list(&mut self, leaving: &mut [(Place, OwnedStr)]) {
-        leaving.sort_by_key(|(place, _)| Reverse(place.index));
-        let len = self.list.len();
-        let at_the_end = leaving.iter().enumerate().all(|(count, (place, _))| place.index + count + 1 == len);
-        if at_the_end {
-            leaving.iter().for_each(|_| drop(self.list.pop_right()));
-        } else {
-            let mut places: Vec<(Place, StrRef)> = leaving.iter().map(|(place, id)| (*place, id.as_ref())).collect();
-            self.list.remove(&mut places);
-        }
+    pub fn remove_from_list(&mut self, leaving: &[(Place, OwnedStr)]) {
+        let mut places: Vec<(Place, StrRef)> = leaving.iter().map(|(place, id)| (*place, id.as_ref())).collect();
+        self.list.remove(&mut places);
     }
 }

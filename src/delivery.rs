@@ -4,7 +4,7 @@ use smallvec::SmallVec;
 
 use crate::clock::is_lease;
 use crate::error::Error;
-use crate::hash::IdSet;
+use crate::hash::id_set;
 use crate::lists::Lists;
 use crate::message::{attempts_field, queue_field};
 use crate::namespace::Namespace;
@@ -55,7 +55,7 @@ pub fn current<'c>(
     expires: &ZsetKey,
 ) -> SmallVec<[Delivery<'c>; 1]> {
     let mut deliveries: SmallVec<[Delivery; 1]> = SmallVec::with_capacity(pairs.len() / 2);
-    let mut seen: IdSet<&[u8]> = IdSet::default();
+    let mut seen = id_set(if pairs.len() > 2 { pairs.len() / 2 } else { 0 });
     let mut repeated = 0;
     for (number, pair) in pairs.chunks_exact(2).enumerate() {
         let (id, receipt) = (pair[0], pair[1]);

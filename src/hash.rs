@@ -6,6 +6,11 @@ use std::hash::{BuildHasher, BuildHasherDefault, Hasher, RandomState};
 pub type IdMap<K, V> = HashMap<K, V, BuildHasherDefault<IdHasher>>;
 pub type IdSet<K> = HashSet<K, BuildHasherDefault<IdHasher>>;
 
+/// For so many ids.
+pub fn id_set<K>(ids: usize) -> IdSet<K> {
+    IdSet::with_capacity_and_hasher(ids, BuildHasherDefault::default())
+}
+
 /// Multiplies and folds eight bytes at a time, from a seed that differs from process to process: ids come from clients,
 /// who must not be able to choose collisions.
 pub struct IdHasher {
@@ -35,10 +40,12 @@ impl Hasher for IdHasher {
         for chunk in &mut chunks {
             self.mix(u64::from_le_bytes(chunk.try_into().expect("eight bytes")));
         }
-        let mut last = [0; 8];
-        let rest = chunks.remainder();
-        last[..rest.len()].copy_from_slice(rest);
-        self.mix(u64::from_le_bytes(last) ^ ((bytes.len() as u64) << 56));
+        // The last eight bytes, which may overlap the chunks: cheaper than to look at the rest byte by byte.
+        let last = match bytes.last_chunk() {
+            Some(last) => u64::from_le_bytes(*last),
+            None => bytes.iter().fold(0, |last, byte| last << 8 | u64::from(*byte)),
+        };
+        self.mix(last ^ ((bytes.len() as u64) << 56));
     }
 
     fn write_usize(&mut self, _length: usize) {

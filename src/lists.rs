@@ -98,9 +98,9 @@ impl<'c> Lists<'c> {
         }
         let opened = match &mut self.owner {
             Owner::Caller(guard, access) => guard.open(*access, OwnedStr::concat(name.bytes(), self.suffix)),
-            Owner::Namespace(names) => match names.short(name.bytes()) {
-                Some(short) if self.suffix == PENDING => open_in_own_slot(self.call, &names.pending(short)),
-                Some(short) => open_in_own_slot(self.call, &names.processing(short)),
+            Owner::Namespace(names) => match names.of_full_name(name.bytes()) {
+                Some(names) if self.suffix == PENDING => open_in_own_slot(self.call, &names.pending),
+                Some(names) => open_in_own_slot(self.call, &names.processing),
                 None => Err(Error::KeyInUse(Vec::new())),
             },
         };

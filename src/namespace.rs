@@ -30,14 +30,16 @@ pub struct Names {
     /// The field of `queues` with the namespace's default policy.
     pub default: OwnedStr,
     /// By the short names of queues.
-    of_queues: RefCell<IdMap<Vec<u8>, QueueNames>>,
+    of_queues: RefCell<IdMap<Vec<u8>, Rc<QueueNames>>>,
+    /// The latest one asked for: a call asks several times for the same.
+    last_queue: RefCell<Option<Rc<QueueNames>>>,
 }
 
 /// `<ns>:<queue>`, and its lists.
-struct QueueNames {
-    queue: OwnedStr,
-    pending: OwnedStr,
-    processing: OwnedStr,
+pub struct QueueNames {
+    pub queue: OwnedStr,
+    pub pending: OwnedStr,
+    pub processing: OwnedStr,
 }
 
 /// So many names are kept; longer ones are made anew for each call: nobody's names, but a way to fill the memory.
@@ -84,6 +86,7 @@ impl Names {
             once: key(b"once"),
             default: OwnedStr::new(crate::policy::DEFAULT),
             of_queues: RefCell::default(),
+            last_queue: RefCell::default(),
             namespace: namespace.to_vec(),
             prefix,
         }
@@ -91,35 +94,41 @@ impl Names {
 
     /// `<ns>:<queue>`, as `<id>:queue` has it.
     pub fn queue(&self, short: &[u8]) -> OwnedStr {
-        self.of_queue(short, |names| OwnedStr::retain(names.queue.as_ref()))
+        OwnedStr::retain(self.of_queue(short).queue.as_ref())
     }
 
-    /// `<ns>:<queue>:pending`
-    pub fn pending(&self, short: &[u8]) -> OwnedStr {
-        self.of_queue(short, |names| OwnedStr::retain(names.pending.as_ref()))
+    /// The names of a queue by its short name.
+    pub fn of_queue(&self, short: &[u8]) -> Rc<QueueNames> {
+        let is_it = |last: &&Rc<QueueNames>| last.queue.bytes().get(self.prefix.len()..) == Some(short);
+        if let Some(last) = self.last_queue.borrow().as_ref().filter(is_it) {
+            return Rc::clone(last);
+        }
+        let names = self.look_up(short);
+        *self.last_queue.borrow_mut() = Some(Rc::clone(&names));
+        names
     }
 
-    /// `<ns>:<queue>:processing`
-    pub fn processing(&self, short: &[u8]) -> OwnedStr {
-        self.of_queue(short, |names| OwnedStr::retain(names.processing.as_ref()))
+    /// The names of a queue by its full name; None for one of another namespace, which is never followed.
+    pub fn of_full_name(&self, queue: &[u8]) -> Option<Rc<QueueNames>> {
+        let last = self.last_queue.borrow().as_ref().filter(|last| last.queue.bytes() == queue).map(Rc::clone);
+        last.or_else(|| self.short(queue).map(|short| self.of_queue(short)))
     }
 
-    fn of_queue<T>(&self, short: &[u8], get: impl FnOnce(&QueueNames) -> T) -> T {
+    fn look_up(&self, short: &[u8]) -> Rc<QueueNames> {
         if let Some(names) = self.of_queues.borrow().get(short) {
-            return get(names);
+            return Rc::clone(names);
         }
         let queue = OwnedStr::concat(&self.prefix, short);
         let [pending, processing] = [PENDING, PROCESSING].map(|suffix| OwnedStr::concat(queue.bytes(), suffix));
-        let names = QueueNames { queue, pending, processing };
-        let result = get(&names);
+        let names = Rc::new(QueueNames { queue, pending, processing });
         if short.len() <= LONGEST_KNOWN {
             let mut known = self.of_queues.borrow_mut();
             if known.len() >= KNOWN_MAX {
                 known.clear();
             }
-            known.insert(short.to_vec(), names);
+            known.insert(short.to_vec(), Rc::clone(&names));
         }
-        result
+        names
     }
 
     /// The short name of a queue of this namespace; None for anything else, which is never followed.
@@ -178,18 +187,16 @@ impl<'c> Namespace<'c> {
 
     /// Checks the permission to push to, or remove from, a list of the queue with this full name.
     pub fn check_pending(&self, queue: &[u8]) -> Result<(), Error> {
-        self.check(Access::ReadWrite, self.list(queue, PENDING).as_ref())
+        match self.names.of_full_name(queue) {
+            Some(names) => self.check(Access::ReadWrite, names.pending.as_ref()),
+            None => self.check(Access::ReadWrite, OwnedStr::concat(queue, PENDING).as_ref()),
+        }
     }
 
     pub fn check_processing(&self, queue: &[u8]) -> Result<(), Error> {
-        self.check(Access::ReadWrite, self.list(queue, PROCESSING).as_ref())
-    }
-
-    fn list(&self, queue: &[u8], suffix: &[u8]) -> OwnedStr {
-        match self.names.short(queue) {
-            Some(short) if suffix == PENDING => self.names.pending(short),
-            Some(short) => self.names.processing(short),
-            None => OwnedStr::concat(queue, suffix),
+        match self.names.of_full_name(queue) {
+            Some(names) => self.check(Access::ReadWrite, names.processing.as_ref()),
+            None => self.check(Access::ReadWrite, OwnedStr::concat(queue, PROCESSING).as_ref()),
         }
     }
 

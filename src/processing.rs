@@ -91,10 +91,16 @@ impl<'a, 'c> Processing<'a, 'c> {
             return self.find(*id, deadlines).map(|place| (0, place)).into_iter().collect();
         }
         let len = self.list.len();
-        let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
+        let mut found: Vec<(usize, Place)> = Vec::with_capacity(ids.len());
+        // Those that are settled in the order in which they were taken need no set of ids.
+        while found.len() < ids.len().min(len) && self.list.is_at(len - found.len() - 1, ids[found.len()]) {
+            found.push((found.len(), Place { index: len - found.len() - 1, side: LremSide::Tail }));
+        }
+        let in_order = found.len();
+        let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate().skip(in_order));
         let each_once = wanted.each_once();
-        let mut found = Vec::with_capacity(ids.len());
-        let end = self.gather((0..len).rev(), LremSide::Tail, PATIENCE, &mut wanted, &mut found).unwrap_or(0);
+        let rest = (0..len - in_order).rev();
+        let end = self.gather(rest, LremSide::Tail, PATIENCE, &mut wanted, &mut found).unwrap_or(0);
         if len > DEADLINE_SEARCH_MIN_LEN && each_once {
             self.find_by_deadline(ids, deadlines, &mut wanted, &mut found);
         }

@@ -191,8 +191,8 @@ fn look(call: &Invocation, namespace: &[u8], queues: &[Vec<u8>], now: Now) -> Re
 /// Makes the server ask the clients that wait for these queues, where there is something pending.
 pub fn wake<'a>(ns: &Namespace, queues: impl Iterator<Item = &'a [u8]>) {
     for short in queues {
-        let pending = ns.names.pending(short);
-        let is_filled = ListKey::open_named(ns.call, &pending).is_ok_and(|list| list.len() > 0);
+        let pending = &ns.names.of_queue(short).pending;
+        let is_filled = ListKey::open_named(ns.call, pending).is_ok_and(|list| list.len() > 0);
         if is_filled {
             ns.call.signal_key_as_ready(pending.as_ref());
         }

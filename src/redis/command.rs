@@ -152,9 +152,9 @@ impl Spec {
         self.args.first().is_some_and(|arg| matches!(arg.kind, Kind::Namespace))
     }
 
-    /// Whether a call may block its client.
-    pub(super) fn waits(&self) -> bool {
-        self.flags.contains("blocking")
+    /// Whether a call may block its client. The flag is the last one.
+    pub(super) const fn waits(&self) -> bool {
+        matches!(self.flags.as_bytes(), [.., b'b', b'l', b'o', b'c', b'k', b'i', b'n', b'g'])
     }
 
     pub(super) const fn writes(&self) -> bool {

@@ -31,7 +31,7 @@ plain_commands! {
     LPush => c"LPUSH",
     RPush => c"RPUSH",
     RPop => c"RPOP",
-    LMove => c"LMOVE",
+    RPopLPush => c"RPOPLPUSH",
     LRem => c"LREM",
     LSet => c"LSET",
     ZAdd => c"ZADD",
@@ -89,7 +89,7 @@ impl Effect {
         }
         match command {
             Plain::HSet | Plain::HDel | Plain::LPush | Plain::RPush | Plain::ZAdd | Plain::ZRem => {
-                self.words.extend(words.iter().map(|word| OwnedStr::retain(*word)));
+                words.iter().for_each(|word| self.words.push(OwnedStr::retain(*word)));
                 true
             }
             Plain::RPop => {
@@ -100,7 +100,7 @@ impl Effect {
                 self.number += number;
                 true
             }
-            Plain::LRem | Plain::LSet | Plain::LMove | Plain::PExpireAt => false,
+            Plain::LRem | Plain::LSet | Plain::RPopLPush | Plain::PExpireAt => false,
         }
     }
 
@@ -108,29 +108,27 @@ impl Effect {
         let (name, key) = (self.command.name().as_ptr(), self.key.as_ref().raw());
         let (words, count) = (self.words.as_ptr(), self.words.len());
         let number = self.number as c_longlong;
+        let word = |index: usize| self.words[index].as_ref().raw();
         // SAFETY: the context is alive. "s" is one string, "l" a long long, "v" a pointer to strings with their number
-        // (an OwnedStr is such a pointer), "c" a C string. The server takes its own references.
+        // (an OwnedStr is such a pointer). The server takes its own references.
         unsafe {
-            match self.command {
-                Plain::HSet | Plain::HDel | Plain::LPush | Plain::RPush | Plain::ZAdd | Plain::ZRem => {
-                    api!(RedisModule_Replicate(ctx, name, c"sv".as_ptr(), key, words, count))
+            match (self.command, count) {
+                (Plain::LRem | Plain::LSet, _) => {
+                    api!(RedisModule_Replicate(ctx, name, c"sls".as_ptr(), key, number, word(0)))
                 }
-                Plain::LRem | Plain::LSet => {
-                    api!(RedisModule_Replicate(ctx, name, c"slv".as_ptr(), key, number, words, count))
-                }
-                Plain::RPop | Plain::PExpireAt => {
+                (Plain::RPop, _) if number == 1 => api!(RedisModule_Replicate(ctx, name, c"s".as_ptr(), key)),
+                (Plain::RPop | Plain::PExpireAt, _) => {
                     api!(RedisModule_Replicate(ctx, name, c"sl".as_ptr(), key, number))
                 }
-                Plain::LMove => api!(RedisModule_Replicate(
-                    ctx,
-                    name,
-                    c"svcc".as_ptr(),
-                    key,
-                    words,
-                    count,
-                    c"RIGHT".as_ptr(),
-                    c"LEFT".as_ptr()
-                )),
+                // For "v" the server allocates once more than for the same strings one by one.
+                (_, 1) => api!(RedisModule_Replicate(ctx, name, c"ss".as_ptr(), key, word(0))),
+                (_, 2) => api!(RedisModule_Replicate(ctx, name, c"sss".as_ptr(), key, word(0), word(1))),
+                (_, 3) => api!(RedisModule_Replicate(ctx, name, c"ssss".as_ptr(), key, word(0), word(1), word(2))),
+                (_, 4) => {
+                    let format = c"sssss".as_ptr();
+                    api!(RedisModule_Replicate(ctx, name, format, key, word(0), word(1), word(2), word(3)))
+                }
+                _ => api!(RedisModule_Replicate(ctx, name, c"sv".as_ptr(), key, words, count)),
             };
         }
     }

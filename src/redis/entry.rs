@@ -32,7 +32,7 @@ pub unsafe extern "C" fn handler<C: Command>(
     }
     // SAFETY: context and arguments are the server's, and outlive this frame.
     let call = unsafe { invocation::<C>(ctx, argv, argc) };
-    if !C::SPEC.waits() {
+    if const { !C::SPEC.waits() } {
         info::count_call();
     }
     // The server has checked the number of arguments against the table.

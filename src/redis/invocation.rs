@@ -33,13 +33,14 @@ pub struct Invocation<'c> {
 /// Names of the keys that are open. A second handle on one of them would dangle after a write through the first.
 #[derive(Default)]
 struct OpenKeys {
-    few: SmallVec<[*mut raw::RedisModuleString; OpenKeys::FEW]>,
+    /// The bytes of names, each held by its handle.
+    inline: SmallVec<[*const [u8]; OpenKeys::INLINE_MAX]>,
     /// From there on by hash, for calls that open thousands.
-    many: IdSet<Vec<u8>>,
+    hashed: IdSet<Vec<u8>>,
 }
 
 impl OpenKeys {
-    const FEW: usize = 16;
+    const INLINE_MAX: usize = 16;
 }
 
 /// A key given as an argument, and what it is called in the command's description.
@@ -156,27 +157,29 @@ impl<'c> Invocation<'c> {
     /// Notes that a key is being opened. False if it is open already.
     pub(super) fn opening(&self, name: &OwnedStr) -> bool {
         let mut open = self.open.borrow_mut();
+        let bytes = name.bytes();
         // SAFETY: a name stays in this list only while the handle that holds a reference to it is alive.
-        let is_it = |other: &*mut raw::RedisModuleString| unsafe { StrRef::borrow(*other) }.bytes() == name.bytes();
-        if open.few.iter().any(is_it) || !open.many.is_empty() && open.many.contains(name.bytes()) {
+        let is_it = |other: &*const [u8]| unsafe { &**other } == bytes;
+        if open.inline.iter().any(is_it) || !open.hashed.is_empty() && open.hashed.contains(bytes) {
             return false;
         }
-        if open.few.len() < OpenKeys::FEW {
-            open.few.push(name.as_ref().raw());
+        if open.inline.len() < OpenKeys::INLINE_MAX {
+            open.inline.push(bytes);
         } else {
-            open.many.insert(name.bytes().to_vec());
+            open.hashed.insert(bytes.to_vec());
         }
         true
     }
 
     pub(super) fn closed(&self, name: &OwnedStr) {
         let mut open = self.open.borrow_mut();
-        match open.few.iter().position(|other| *other == name.as_ref().raw()) {
+        let bytes = name.bytes();
+        match open.inline.iter().position(|other| std::ptr::addr_eq(*other, bytes)) {
             Some(index) => {
-                open.few.swap_remove(index);
+                open.inline.swap_remove(index);
             }
             None => {
-                open.many.remove(name.bytes());
+                open.hashed.remove(bytes);
             }
         }
     }
@@ -203,7 +206,7 @@ impl<'c> Invocation<'c> {
 
     /// Sends effects and fires events. Every key handle is closed by now.
     pub(super) fn finish(&self) {
-        debug_assert!(self.open.borrow().few.is_empty(), "a key is still open");
+        debug_assert!(self.open.borrow().inline.is_empty(), "a key is still open");
         self.effects.borrow_mut().send(self.ctx);
         let events = std::mem::take(&mut *self.events.borrow_mut());
         for key in &events {

@@ -6,6 +6,7 @@
 //! one is refused.
 
 use std::ffi::{c_int, CStr};
+use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
 use redis_module::raw;
@@ -65,7 +66,8 @@ pub(super) struct Key<'c> {
     pub call: &'c Invocation<'c>,
     /// None: opened for reading, and missing.
     raw: Option<NonNull<raw::RedisModuleKey>>,
-    name: OwnedStr,
+    /// Taken when the handle is dropped.
+    name: ManuallyDrop<OwnedStr>,
     of_type: Type,
     events: KeyEvents,
     /// The place of this key's latest effect in the call's queue.
@@ -85,6 +87,7 @@ impl<'c> Key<'c> {
         }
         let raw = open_raw(call, name.as_ref());
         // Made before the type check, so that a wrong type is closed by the drop.
+        let name = ManuallyDrop::new(name);
         let key = Key { call, raw, name, of_type, events: [None; 3], latest_effect: None };
         let found = key.type_code();
         let usable = found == raw::REDISMODULE_KEYTYPE_EMPTY as c_int || found == of_type.code();
@@ -136,7 +139,7 @@ impl<'c> Key<'c> {
         self.latest_effect = Some(place);
     }
 
-    /// An effect of two keys, such as LMOVE.
+    /// An effect of two keys, such as RPOPLPUSH.
     pub fn effect_with(&mut self, command: Plain, other: &mut Key) {
         let place = self.call.queue_effect(None, command, self.name.as_ref(), 0, &[other.name.as_ref()]);
         self.latest_effect = Some(place);
@@ -180,10 +183,11 @@ impl Drop for Key<'_> {
         }
         // SAFETY: the key is open (or null, which is ignored), and nothing uses it after this.
         unsafe { api!(RedisModule_CloseKey(self.raw())) };
-        self.call.closed(&self.name);
+        // SAFETY: taken once, here; the field is not used again.
+        let name = unsafe { ManuallyDrop::take(&mut self.name) };
+        self.call.closed(&name);
         if changed {
             signal_on_close(self.call.ctx(), false);
-            let name = OwnedStr::retain(self.name.as_ref());
             self.call.queue_events(KeyChanged { name, events: self.events, emptied });
         }
     }

@@ -141,7 +141,7 @@ impl ListKey<'_> {
         unsafe { OwnedStr::take(api!(RedisModule_ListPop(self.key.raw(), end))) }
     }
 
-    /// Moves the rightmost element, which is this one, to the left of another list, as by LMOVE.
+    /// Moves the rightmost element, which is this one, to the left of another list, as by RPOPLPUSH.
     pub fn move_right_to_left_of(&mut self, other: &mut ListKey, element: StrRef) {
         let Some(last) = self.len().checked_sub(1) else { return };
         self.remove_at(&[last]);
@@ -149,7 +149,7 @@ impl ListKey<'_> {
         let class = raw::REDISMODULE_NOTIFY_LIST;
         other.key.fires(class, c"lpush");
         self.key.fires(class, c"rpop");
-        self.key.effect_with(Plain::LMove, &mut other.key);
+        self.key.effect_with(Plain::RPopLPush, &mut other.key);
     }
 
     /// Puts an element at the left; where it may have been in the list, it is there once afterwards.
@@ -172,9 +172,9 @@ impl ListKey<'_> {
 
     /// Removes one occurrence of each element, found at these places.
     ///
-    /// A replica removes an element by LREM, which searches from one end; several at the right end by one RPOP. Where LREM
-    /// would take a walk for each of many elements, or might hit another occurrence, the place itself is marked (LSET),
-    /// and one LREM removes all marks.
+    /// A replica removes those at the right end by one RPOP, others by LREM, which searches from one end. Where LREM would take
+    /// a walk for each of many elements, or might hit another occurrence, the place itself is marked (LSET), and one LREM
+    /// removes all marks.
     pub fn remove(&mut self, found: &mut [(Place, StrRef)]) {
         /// How far from the right end a replica walks for each of several elements.
         const SHORT_WALK: usize = 128;
@@ -182,16 +182,16 @@ impl ListKey<'_> {
         let len = self.len();
         let ascending: SmallVec<[usize; 4]> = found.iter().rev().map(|(place, _)| place.index).collect();
         let removed = self.remove_at(&ascending);
-        let alone = found.len() == 1;
         let is_right_end = found.iter().enumerate().all(|(nth, (place, _))| place.index + nth + 1 == len);
-        if is_right_end && found.len() > 1 {
-            self.key.changed(c"rpop", Plain::RPop, found.len() as i64, &[]);
+        if is_right_end && removed > 0 {
+            self.key.changed(c"rpop", Plain::RPop, removed as i64, &[]);
             return;
         }
 
         for _ in 0..removed {
             self.key.fires_once_more(c"lrem");
         }
+        let alone = found.len() == 1;
         let is_near = |nth: usize, place: &Place| len - nth - place.index <= SHORT_WALK;
         let mut by_lrem: SmallVec<[(i64, StrRef); 4]> = SmallVec::new();
         let mut marked: SmallVec<[usize; 4]> = SmallVec::new();

@@ -212,7 +212,7 @@ impl Purging<'_, '_> {
             let side = if seen.insert(id.bytes().to_vec()) { LremSide::Tail } else { LremSide::Ambiguous };
             leaving.push((Place { index, side }, id));
         }
-        dead.remove_from_list(&mut leaving);
+        dead.remove_from_list(&leaving);
         let mut purged = 0;
         for id in &gone {
             let id = id.as_ref();

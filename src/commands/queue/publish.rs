@@ -8,7 +8,7 @@
 use crate::args::{self, writable_id, Opt};
 use crate::clock::Now;
 use crate::error::Error;
-use crate::hash::IdSet;
+use crate::hash::id_set;
 use crate::id;
 use crate::lists::Lists;
 use crate::message::{attempts_field, queue_field};
@@ -212,8 +212,8 @@ impl<'c> Request<'c> {
         queue: StrRef,
         now: Now,
     ) -> Result<SmallVec<[Option<New<'c>>; 1]>, Error> {
-        let mut seen: IdSet<&[u8]> = IdSet::default();
         let several = self.messages.len() > 2;
+        let mut seen = id_set(if several { self.messages.len() / 2 } else { 0 });
         let (mut messages, mut left_alone) = (SmallVec::with_capacity(self.messages.len() / 2), 0);
         for message in self.messages.chunks_exact(2) {
             let (id, payload) = (message[0], message[1]);

@@ -82,13 +82,13 @@ impl Command for Redrive {
             return Ok(());
         }
         let mut search = Search { ns: &ns, payloads: &payloads, pending: &mut pending, unusable: 0 };
-        let (letters, mut leaving) = match which {
+        let (letters, leaving) = match which {
             Which::Oldest { count, queue } => search.oldest(&mut dead, count, queue.as_ref())?,
             Which::Ids(ids) => search.ids(&mut dead, ids)?,
         };
         let unusable = search.unusable;
 
-        dead.remove_from_list(&mut leaving);
+        dead.remove_from_list(&leaving);
         pending.push_left(letters.iter().map(|letter| (&letter.id, letter.queue)));
         for letter in &letters {
             let (id, field) = (letter.id.as_ref(), queue_field(letter.id.as_ref()));

@@ -32,6 +32,8 @@ pub struct Reserve;
 
 /// Ids without message that one call drops.
 const DROPPED_PER_CALL: usize = 1000;
+/// Up to this many, the ids that a call takes are compared one by one, which is cheaper than a set of them.
+const COMPARED_MAX: usize = 16;
 /// Leased ids met in pending that one call looks for in processing: each search may walk the whole list.
 const SEARCHES_PER_CALL: usize = 16;
 
@@ -104,8 +106,8 @@ impl Command for Reserve {
                 };
                 drop(keys);
                 let shorts = request.queues.iter().map(|queue| queue.bytes().to_vec()).collect();
-                let pending: Vec<OwnedStr> =
-                    request.queues.iter().map(|queue| ns.names.pending(queue.bytes())).collect();
+                let pending_of = |queue: &StrRef| OwnedStr::retain(ns.names.of_queue(queue.bytes()).pending.as_ref());
+                let pending: Vec<OwnedStr> = request.queues.iter().map(pending_of).collect();
                 blocking::wait::<Self>(call, &pending, timeout_ms, Waiter::begin(&ns, shorts, next_due));
             }
             _ => call.reply_nil_array(),
@@ -121,7 +123,7 @@ impl Waits for Reserve {
         let queues: Vec<OwnedStr> = request.queues.iter().map(|queue| ns.names.queue(queue.bytes())).collect();
         // The server asks every client that waits for the key, also when the first has emptied the list already.
         let is_filled = |queue: &StrRef| {
-            let list = ListKey::open_named(call, &ns.names.pending(queue.bytes()));
+            let list = ListKey::open_named(call, &ns.names.of_queue(queue.bytes()).pending);
             list.is_ok_and(|list| list.len() > 0)
         };
         if !request.queues.iter().any(is_filled) {
@@ -283,8 +285,12 @@ impl<'c> Request<'c> {
         taken: &mut SmallVec<[Taken; 1]>,
         dropped: &mut usize,
     ) {
-        // The same id may be in pending twice.
-        let mut seen: IdSet<Vec<u8>> = taken.iter().map(|message| message.id.bytes().to_vec()).collect();
+        // The same id may be in pending twice. A few are compared one by one.
+        let by_hash = self.count > COMPARED_MAX;
+        let mut seen: IdSet<Vec<u8>> = match by_hash {
+            true => taken.iter().map(|message| message.id.bytes().to_vec()).collect(),
+            false => IdSet::default(),
+        };
         let mut searches = 0;
         let alone = self.count == 1 || keys.pending.get(pending).is_some_and(|list| list.len() == 1);
         while taken.len() < self.count && *dropped < DROPPED_PER_CALL {
@@ -296,8 +302,12 @@ impl<'c> Request<'c> {
                 keys.payloads.get_three(id.as_ref(), attempts_field.as_ref(), queue_field.as_ref());
             let deadline = keys.expires.score(id.as_ref());
             let is_leased = deadline.is_some_and(|deadline| deadline.fract() != 0.0);
-            let is_copy = if seen.contains(id.bytes()) || !is_leased {
-                Some(seen.contains(id.bytes()))
+            let is_taken = match by_hash {
+                true => seen.contains(id.bytes()),
+                false => taken.iter().any(|message| message.id.bytes() == id.bytes()),
+            };
+            let is_copy = if is_taken || !is_leased {
+                Some(is_taken)
             } else {
                 searches += 1;
                 (searches <= SEARCHES_PER_CALL).then(|| is_in_processing(keys, id.as_ref())).flatten()
@@ -331,7 +341,7 @@ impl<'c> Request<'c> {
             let stored = attempts.as_ref().map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()));
             let (before, micros) = (if is_anew { 0 } else { stored.count }, stored.micros);
             let attempts = attempts.filter(|_| !is_anew);
-            if self.count > 1 {
+            if by_hash {
                 seen.insert(id.bytes().to_vec());
             }
             let queue_is_stored = stored_queue.is_some_and(|stored| stored.bytes() == queue.bytes());
