@@ -33,7 +33,7 @@ pub struct User<'c> {
 enum Who {
     Known(NonNull<raw::RedisModuleUser>),
     /// There is no user: another module made the call, which the server trusts.
-    Nobody,
+    NoUser,
     /// A name without a user: deleted since it logged in.
     Gone,
 }
@@ -49,7 +49,7 @@ impl<'c> User<'c> {
                 call.has_user().then(|| OwnedStr::take(api!(RedisModule_GetCurrentUserName(call.ctx())))).flatten()
             });
             match name {
-                None => Who::Nobody,
+                None => Who::NoUser,
                 Some(name) => {
                     let user = api!(RedisModule_GetModuleUserFromUserName(name.as_ref().raw()));
                     NonNull::new(user).map_or(Who::Gone, Who::Known)
@@ -64,7 +64,7 @@ impl<'c> User<'c> {
     pub fn may_run(&self, command: &str) -> bool {
         let user = match self.who {
             Who::Known(user) => user,
-            Who::Nobody => return true,
+            Who::NoUser => return true,
             Who::Gone => return false,
         };
         let command = OwnedStr::new(command.as_bytes());
@@ -90,7 +90,7 @@ impl<'c> User<'c> {
     pub fn may(&self, access: Access, key: StrRef) -> bool {
         let user = match self.who {
             Who::Known(user) => user,
-            Who::Nobody => return true,
+            Who::NoUser => return true,
             Who::Gone => return false,
         };
         let flags = match access {

@@ -43,7 +43,7 @@ pub enum Kind {
     /// A keyword without value.
     Word(&'static str),
     /// A keyword with a value.
-    Option(&'static str, Plain),
+    Option(&'static str, ValueType),
     /// Several arguments that come together.
     Group(&'static [Arg]),
     /// One of several.
@@ -51,7 +51,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy)]
-pub enum Plain {
+pub enum ValueType {
     Text,
     Integer,
 }
@@ -327,11 +327,11 @@ impl Docs {
                     entry.token = self.text(token);
                     raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN
                 }
-                Kind::Option(token, plain) => {
+                Kind::Option(token, value) => {
                     entry.token = self.text(token);
-                    match plain {
-                        Plain::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
-                        Plain::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+                    match value {
+                        ValueType::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+                        ValueType::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
                     }
                 }
                 Kind::Group(inner) => {
@@ -386,7 +386,7 @@ mod tests {
             key("b", KeyUse::Read),
             required("batch", Kind::Integer),
             several("pair", Kind::Group(&[required("id", Kind::Text), required("payload", Kind::Text)])),
-            optional("count", Kind::Option("COUNT", Plain::Integer)),
+            optional("count", Kind::Option("COUNT", ValueType::Integer)),
         ],
     };
 
@@ -401,8 +401,8 @@ mod tests {
             args: &[required(
                 "which",
                 Kind::OneOf(&[
-                    required("count", Kind::Option("COUNT", Plain::Integer)),
-                    several("id", Kind::Option("IDS", Plain::Text)),
+                    required("count", Kind::Option("COUNT", ValueType::Integer)),
+                    several("id", Kind::Option("IDS", ValueType::Text)),
                 ]),
             )],
             ..TICK

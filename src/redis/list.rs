@@ -248,10 +248,10 @@ impl ListKey<'_> {
     /// Every place of each element: its index in `elements`, and where. A few are searched by the server one by one, more
     /// in one pass.
     pub fn every_place_of(&mut self, elements: &[StrRef]) -> Vec<(usize, Place)> {
-        const FEW: usize = 4;
+        const SEARCH_ONE_BY_ONE_MAX: usize = 4;
         let mut found = Vec::new();
         let place = |index, is_last| Place { index, side: if is_last { LremSide::Tail } else { LremSide::Ambiguous } };
-        if elements.len() <= FEW {
+        if elements.len() <= SEARCH_ONE_BY_ONE_MAX {
             for (number, element) in elements.iter().enumerate() {
                 let places = self.places_of(*element, MayBeThere::Anywhere);
                 let last = places.last().copied();

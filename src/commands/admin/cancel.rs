@@ -9,7 +9,7 @@ use crate::dead::death_field;
 use crate::error::Error;
 use crate::message::{forget_fields, queue_field};
 use crate::namespace::Namespace;
-use crate::redis::command::{optional, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::{Invocation, StrRef};
 use crate::stats::{self, Counter};
 use crate::whereabouts::{distinct, take_out, State, Traces, Whereabouts};
@@ -23,7 +23,11 @@ impl Command for Cancel {
         complexity: "O(N) for the lengths of the lists of the messages' queues, for several ids one pass over each",
         flags: "write",
         categories: "write slow",
-        args: &[NAMESPACE, optional("waiting", Kind::Word("WAITING")), several("id", Kind::Option("IDS", Plain::Text))],
+        args: &[
+            NAMESPACE,
+            optional("waiting", Kind::Word("WAITING")),
+            several("id", Kind::Option("IDS", ValueType::Text)),
+        ],
     };
 
     fn run<'c>(call: &'c Invocation<'c>) -> Result<(), Error> {

@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::message::{attempts_field, queue_field};
 use crate::namespace::Namespace;
 use crate::receipt::{since_ms, Attempts};
-use crate::redis::command::{optional, required, several, Arg, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, several, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::reply::Value;
 use crate::redis::zset::Walk;
 use crate::redis::{Invocation, OwnedStr, StrRef, ZsetKey};
@@ -51,18 +51,18 @@ impl Command for Peek {
         categories: "read slow",
         args: &[
             NAMESPACE,
-            optional("offset", Kind::Option("OFFSET", Plain::Integer)),
-            optional("count", Kind::Option("COUNT", Plain::Integer)),
+            optional("offset", Kind::Option("OFFSET", ValueType::Integer)),
+            optional("count", Kind::Option("COUNT", ValueType::Integer)),
             optional("nopayload", Kind::Word("NOPAYLOAD")),
             required(
                 "which",
                 Kind::OneOf(&[
-                    required("queue", Kind::Option("PENDING", Plain::Text)),
-                    required("queue", Kind::Option("PROCESSING", Plain::Text)),
+                    required("queue", Kind::Option("PENDING", ValueType::Text)),
+                    required("queue", Kind::Option("PROCESSING", ValueType::Text)),
                     of_any_queue("delayed", DELAYED),
                     of_any_queue("overdue", OVERDUE),
                     of_any_queue("dead", DEAD),
-                    several("id", Kind::Option("IDS", Plain::Text)),
+                    several("id", Kind::Option("IDS", ValueType::Text)),
                 ]),
             ),
         ],

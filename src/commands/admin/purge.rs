@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::hash::IdSet;
 use crate::message::{forget_fields, queue_field};
 use crate::namespace::Namespace;
-use crate::redis::command::{optional, required, Arg, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::{LremSide, Place};
 use crate::redis::zset::Walk;
 use crate::redis::{Invocation, OwnedStr, StrRef, ZsetKey};
@@ -46,11 +46,11 @@ impl Command for Purge {
         categories: "write slow",
         args: &[
             NAMESPACE,
-            optional("count", Kind::Option("COUNT", Plain::Integer)),
+            optional("count", Kind::Option("COUNT", ValueType::Integer)),
             required(
                 "which",
                 Kind::OneOf(&[
-                    required("queue", Kind::Option("PENDING", Plain::Text)),
+                    required("queue", Kind::Option("PENDING", ValueType::Text)),
                     required("delayed", Kind::Group(DELAYED)),
                     required("dead", Kind::Group(DEAD)),
                 ]),

@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::message::{attempts_field, queue_field};
 use crate::namespace::Namespace;
 use crate::receipt::Attempts;
-use crate::redis::command::{required, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{required, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::{Invocation, OwnedStr};
 use crate::stats::{self, Counter};
 use crate::whereabouts::{distinct, take_out, State, Traces, Whereabouts};
@@ -23,7 +23,7 @@ impl Command for Reschedule {
         complexity: "O(N+log(M)) for the lengths N of the lists of the messages' queues and the size M of delays",
         flags: "write",
         categories: "write slow",
-        args: &[NAMESPACE, required("delay_ms", Kind::Integer), several("id", Kind::Option("IDS", Plain::Text))],
+        args: &[NAMESPACE, required("delay_ms", Kind::Integer), several("id", Kind::Option("IDS", ValueType::Text))],
     };
 
     fn run<'c>(call: &'c Invocation<'c>) -> Result<(), Error> {

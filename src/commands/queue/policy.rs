@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::lists::{PENDING, PROCESSING};
 use crate::namespace::Namespace;
 use crate::policy::{Policy, Stored, DEFAULT};
-use crate::redis::command::{optional, required, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::{HashKey, Invocation, ListKey, OwnedStr, StrRef};
 
 pub struct PolicyCommand;
@@ -36,7 +36,7 @@ impl Command for PolicyCommand {
                 "policy",
                 Kind::Group(&[
                     required("queue", Kind::Text),
-                    optional("attempts", Kind::Option("ATTEMPTS", Plain::Integer)),
+                    optional("attempts", Kind::Option("ATTEMPTS", ValueType::Integer)),
                     optional(
                         "backoff",
                         Kind::Group(&[
@@ -45,7 +45,7 @@ impl Command for PolicyCommand {
                             required("max_ms", Kind::Integer),
                         ]),
                     ),
-                    optional("paused", Kind::Option("PAUSED", Plain::Text)),
+                    optional("paused", Kind::Option("PAUSED", ValueType::Text)),
                     optional("reset", Kind::Word("RESET")),
                 ]),
             ),

@@ -13,7 +13,7 @@ use crate::hash::IdSet;
 use crate::lists::Lists;
 use crate::message::{attempts_field, queue_field};
 use crate::namespace::Namespace;
-use crate::redis::command::{optional, required, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::{LremSide, Place};
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef};
 use crate::skipped::Reason;
@@ -54,11 +54,11 @@ impl Command for Redrive {
                     required(
                         "oldest",
                         Kind::Group(&[
-                            required("count", Kind::Option("COUNT", Plain::Integer)),
-                            optional("queue", Kind::Option("QUEUE", Plain::Text)),
+                            required("count", Kind::Option("COUNT", ValueType::Integer)),
+                            optional("queue", Kind::Option("QUEUE", ValueType::Text)),
                         ]),
                     ),
-                    several("id", Kind::Option("IDS", Plain::Text)),
+                    several("id", Kind::Option("IDS", ValueType::Text)),
                 ]),
             ),
         ],

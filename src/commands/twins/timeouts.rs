@@ -10,7 +10,7 @@ use crate::clock::overdue::{Expired, Overdue};
 use crate::clock::Now;
 use crate::error::Error;
 use crate::lists::Lists;
-use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
+use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Spec, ValueType};
 use crate::redis::{HashKey, Invocation, ZsetKey};
 use crate::stats::{self, Counter};
 
@@ -29,7 +29,7 @@ impl Command for Timeouts {
             required("target_time", Kind::Text),
             required("batch", Kind::Integer),
             optional("all", Kind::Word("ALL")),
-            optional("claim", Kind::Option("CLAIM", Plain::Integer)),
+            optional("claim", Kind::Option("CLAIM", ValueType::Integer)),
         ],
     };
 
