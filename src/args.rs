@@ -175,12 +175,15 @@ pub fn options<T: Copy + AsRef<[u8]>, const N: usize>(words: &[T], known: [Opt; 
     Ok(found)
 }
 
+/// What has to follow `IDS`.
+pub const AT_LEAST_ONE_ID: &str = "at least one id";
+
 /// The words before `IDS`, and the ids behind it.
 pub fn before_ids<T: AsRef<[u8]>>(words: &[T]) -> Result<(&[T], &[T]), Error> {
     let is_ids = |word: &T| word.as_ref().eq_ignore_ascii_case(b"IDS");
-    let position = words.iter().position(is_ids).ok_or(Error::Missing("IDS", "at least one id"))?;
+    let position = words.iter().position(is_ids).ok_or(Error::Missing("IDS", AT_LEAST_ONE_ID))?;
     match &words[position + 1..] {
-        [] => Err(Error::OptionNeedsValue("IDS")),
+        [] => Err(Error::Incomplete("IDS", AT_LEAST_ONE_ID)),
         ids => Ok((&words[..position], ids)),
     }
 }

@@ -30,6 +30,10 @@ pub enum Error {
     UnknownOption(Vec<u8>),
     RepeatedOption(&'static str),
     OptionNeedsValue(&'static str),
+    /// A word that is there, and what has to follow it.
+    Incomplete(&'static str, &'static str),
+    /// A queue's name that cannot be used.
+    QueueName,
     ReservedId,
     NoMessage,
     UnknownQueue,
@@ -90,6 +94,8 @@ impl fmt::Display for Error {
             Error::UnknownOption(word) => write!(f, "ERR unknown option '{}'", printable(word)),
             Error::RepeatedOption(word) => write!(f, "ERR option {word} must be given once only"),
             Error::OptionNeedsValue(word) => write!(f, "ERR option {word} must be followed by its value"),
+            Error::Incomplete(word, what) => write!(f, "ERR {word} must be followed by {what}"),
+            Error::QueueName => write!(f, "ERR queue must not be empty, '*', COUNT or BLOCK, and must have no ':'"),
             Error::ReservedId => {
                 write!(f, "ERR id must not end in ':queue', ':attempts' or ':death', which the hashes use for their own fields")
             }

@@ -168,10 +168,7 @@ impl<'c> Namespace<'c> {
         // COUNT and BLOCK behind FROM are taken for options at the wrong place.
         let is_option = [&b"COUNT"[..], b"BLOCK"].iter().any(|option| short.bytes().eq_ignore_ascii_case(option));
         if is_option || !is_queue_name(short.bytes()) {
-            return Err(Error::Invalid {
-                argument: "queue",
-                expected: "a name that is not empty, not '*', COUNT or BLOCK and has no ':'",
-            });
+            return Err(Error::QueueName);
         }
         Ok(self.names.queue(short.bytes()))
     }

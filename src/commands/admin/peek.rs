@@ -131,14 +131,14 @@ fn parse<'c>(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<(Which<'c>, Page
         [queue] => ns.queue(*queue).map(Some),
         [_, more, ..] => Err(Error::UnknownOption(more.bytes().to_vec())),
     };
-    let queue = || optional_queue()?.ok_or(Error::OptionNeedsValue(state));
+    let queue = || optional_queue()?.ok_or(Error::Incomplete(state, "a queue"));
     let which = match state {
         "PENDING" => Which::Pending(queue()?),
         "PROCESSING" => Which::Processing(queue()?),
         "DELAYED" => Which::Delayed(optional_queue()?),
         "OVERDUE" => Which::Overdue(optional_queue()?),
         "DEAD" => Which::Dead(optional_queue()?),
-        _ if rest.is_empty() => return Err(Error::OptionNeedsValue("IDS")),
+        _ if rest.is_empty() => return Err(Error::Incomplete("IDS", args::AT_LEAST_ONE_ID)),
         _ if offset.is_some() => return Err(Error::NotTogether("OFFSET", "IDS")),
         _ if count.is_some() => return Err(Error::NotTogether("COUNT", "IDS")),
         _ => Which::Ids(rest),

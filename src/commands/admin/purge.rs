@@ -90,7 +90,7 @@ fn parse(ns: &Namespace, words: &[StrRef]) -> Result<(Which, usize), Error> {
     let state_of = |word: &StrRef| states.into_iter().find(|state| is(word, state));
     let Some((position, state)) = words.iter().enumerate().find_map(|(at, word)| Some((at, state_of(word)?))) else {
         args::options(words, [Opt::Value("COUNT")])?;
-        return Err(Error::Missing("PENDING, DELAYED or DEAD", "a queue"));
+        return Err(Error::Missing("PENDING, DELAYED or DEAD", "a queue (needed for PENDING only)"));
     };
     let [count] = args::options(&words[..position], [Opt::Value("COUNT")])?;
     let count = match count {
@@ -103,7 +103,7 @@ fn parse(ns: &Namespace, words: &[StrRef]) -> Result<(Which, usize), Error> {
         [_, more, ..] => return Err(Error::UnknownOption(more.bytes().to_vec())),
     };
     let which = match state {
-        "PENDING" => Which::Pending(queue.ok_or(Error::OptionNeedsValue("PENDING"))?),
+        "PENDING" => Which::Pending(queue.ok_or(Error::Incomplete("PENDING", "a queue"))?),
         "DELAYED" => Which::Delayed(queue),
         _ => Which::Dead(queue),
     };

@@ -94,14 +94,16 @@ impl Change {
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let name = word.bytes().to_ascii_uppercase();
-            let mut value = |option| words.next().ok_or(Error::OptionNeedsValue(option));
+            let mut value = |missing: Error| words.next().ok_or(missing);
+            let two_values = || Error::Incomplete("BACKOFF", "its two values");
             match &name[..] {
                 b"ATTEMPTS" if change.attempts.is_none() => {
-                    change.attempts = Some(args::count("ATTEMPTS", value("ATTEMPTS")?.bytes())?);
+                    change.attempts =
+                        Some(args::count("ATTEMPTS", value(Error::OptionNeedsValue("ATTEMPTS"))?.bytes())?);
                 }
                 b"BACKOFF" if change.backoff.is_none() => {
-                    let first = args::delay_ms("BACKOFF", value("BACKOFF")?.bytes())?;
-                    let max = args::delay_ms("BACKOFF", value("BACKOFF")?.bytes())?;
+                    let first = args::delay_ms("BACKOFF", value(two_values())?.bytes())?;
+                    let max = args::delay_ms("BACKOFF", value(two_values())?.bytes())?;
                     if max < first {
                         return Err(Error::Invalid {
                             argument: "BACKOFF",
@@ -111,7 +113,7 @@ impl Change {
                     change.backoff = Some((first, max));
                 }
                 b"PAUSED" if change.paused.is_none() => {
-                    change.paused = Some(args::yes_or_no("PAUSED", value("PAUSED")?.bytes())?);
+                    change.paused = Some(args::yes_or_no("PAUSED", value(Error::OptionNeedsValue("PAUSED"))?.bytes())?);
                 }
                 b"RESET" if !change.reset => change.reset = true,
                 b"ATTEMPTS" => return Err(Error::RepeatedOption("ATTEMPTS")),

@@ -120,7 +120,10 @@ impl<'c> Which<'c> {
     fn parse(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<Self, Error> {
         if let [word, ids @ ..] = words {
             if word.bytes().eq_ignore_ascii_case(b"IDS") {
-                return if ids.is_empty() { Err(Error::OptionNeedsValue("IDS")) } else { Ok(Which::Ids(ids)) };
+                return match ids {
+                    [] => Err(Error::Incomplete("IDS", args::AT_LEAST_ONE_ID)),
+                    ids => Ok(Which::Ids(ids)),
+                };
             }
         }
         let [count, queue] = args::options(words, [Opt::Value("COUNT"), Opt::Value("QUEUE")])?;
