@@ -71,7 +71,7 @@ pub fn delay_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
         .ok_or(Error::Invalid { argument, expected: "an integer of milliseconds from 0 to 1000000000000" })
 }
 
-/// A moment. A number that small is meant as seconds.
+/// A Unix time. A number smaller than `EARLIEST_MS` is probably meant as seconds.
 pub fn unix_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
     const EARLIEST_MS: i64 = 100_000_000_000;
     integer(bytes)
@@ -107,7 +107,7 @@ pub fn expire_days(bytes: &[u8]) -> Result<Option<i64>, Error> {
     const DAY_MS: f64 = 86_400_000.0;
     decimal(bytes)
         .filter(|days| *days > 0.0 && *days <= 36_500.0)
-        // A record that expires at once would be no record.
+        // At least a second, so that the record can be read.
         .map(|days| Some((days * DAY_MS).ceil().max(1000.0) as i64))
         .ok_or(Error::Invalid {
             argument: "expire_days",
@@ -126,7 +126,7 @@ pub fn max_count(bytes: &[u8]) -> Result<Option<usize>, Error> {
         .ok_or(Error::Invalid { argument: "max_count", expected: "a positive integer, or empty" })
 }
 
-/// `1`, `0` or empty; true unless the caller rules field expiry out.
+/// `1`, `0` or empty; false only for `0`: no field expiry.
 pub fn supports_hexpire(bytes: &[u8]) -> Result<bool, Error> {
     match bytes {
         b"" | b"1" => Ok(true),

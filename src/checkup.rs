@@ -1,6 +1,6 @@
-//! Whether every message of a namespace is in exactly one place, and how what is wrong is mended: AUDIT and REPAIR. A call
-//! looks at a page of everything that is stored, and a cursor says where the next one goes on. Each message of the page is
-//! looked up in every place that it can be in, all in one call, so that traffic in between makes no fault.
+//! AUDIT and REPAIR: checks that every message of a namespace is in exactly one place, and repairs what is not. A call
+//! checks one page of all stored elements, and replies with the cursor of the next page. Each message of the page is looked
+//! up in every place in the same call, so that a message that moves between two calls is not taken for a fault.
 
 use crate::args::{self, Opt};
 use crate::clock::Now;
@@ -23,11 +23,11 @@ enum Fault {
     ProcessingWithoutPayload,
     DelayedWithoutPayload,
     DeadWithoutPayload,
-    /// In processing without a deadline: nobody would ever take it back.
+    /// In processing without a deadline: it would never be taken back.
     WithoutDeadline,
     InTwoPlaces,
-    /// Its `<id>:queue` is missing, of another namespace, or not the queue whose processing list it is in: nobody would
-    /// take it back, or move it when it is due.
+    /// Its `<id>:queue` is missing, of another namespace, or not the queue whose processing list it is in: it would
+    /// never be taken back, or moved when it is due.
     WrongQueue,
     /// Fields of a message that does not exist.
     OrphanFields,
@@ -50,7 +50,7 @@ const FAULTS: [(Fault, &str); 10] = [
 
 /// The deadline that REPAIR gives a message without one: a consumer that is about to set its own has the time to do so.
 const NEW_DEADLINE_MS: i64 = 10_000;
-/// Elements that the server is asked for at once: where it cannot leave the payloads out, few of them are in memory.
+/// COUNT of a scan. Servers that cannot scan without values return the payloads too, so it is small.
 const SCANNED_AT_ONCE: usize = 100;
 
 /// What a checkup walks over, in this order.
@@ -68,11 +68,11 @@ enum Part {
 const PARTS: [Part; 7] =
     [Part::Payloads, Part::Pending, Part::Processing, Part::Delays, Part::Expires, Part::Dead, Part::DeadData];
 
-/// Where a checkup goes on. As a number it has at most 53 bits, which every client can hold.
+/// Where the next page starts. As a number it has at most 53 bits, so that it is exact in a double.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
 struct PageCursor {
     part: usize,
-    /// Which of the known queues, in the order of the alphabet.
+    /// The index of the queue among the known ones, sorted by name.
     queue: usize,
     /// An index from the left, or the server's own cursor.
     position: u64,
@@ -189,7 +189,7 @@ impl<'c> Checkup<'c> {
                 });
             }
         };
-        // The server looks at every key that is there.
+        // None: the server refused the scan, the slot moves.
         let refused = || Error::SlotMoves { derived_key: ns.names.payloads.bytes().to_vec() };
         let (position, names) = scanned.ok_or_else(refused)?;
         self.entries.extend(names.into_iter().map(|name| PageEntry { part, list: 0, name }));
@@ -251,7 +251,7 @@ impl<'c> Checkup<'c> {
 
         let mut mending = Mending::default();
         for (traces, number) in messages.iter().zip(&numbers) {
-            // A field of a message that is gone has the form of an id, too.
+            // A field of a message that is gone looks like an id, too.
             if is_field(&self.places.keys.payloads, traces.id, &FIELDS) && is_nowhere(traces) {
                 mending.fields.push(traces.id);
                 self.faults.push((Fault::OrphanFields, *number));
@@ -336,7 +336,7 @@ impl<'c> Checkup<'c> {
                 let is_own = |own: &OwnedStr| own.bytes() == self.places.keys.processing.name(*list).bytes();
                 (!own.is_some_and(is_own)).then_some(Fault::WrongQueue)
             }
-            // What is pending gets its queue from the list that it is taken from.
+            // A pending message gets its queue from the list that it is taken from.
             (1, None) => (traces.due.is_some() && own.is_none()).then_some(Fault::WrongQueue),
         }
     }
@@ -350,7 +350,7 @@ fn owner_of<'a>(name: &'a [u8], fields: &[&[u8]]) -> Option<&'a [u8]> {
     fields.iter().find_map(|field| name.strip_suffix(*field))
 }
 
-/// Whether this is a field by its name, and no id that happens to end like one: such an id has a queue of its own.
+/// Whether this is a field by its name, and not an id that happens to end like one: such an id has a queue of its own.
 fn is_field(map: &HashKey, name: StrRef, fields: &[&[u8]]) -> bool {
     owner_of(name.bytes(), fields).is_some() && !map.has(queue_field(name).as_ref())
 }
@@ -446,7 +446,7 @@ impl<'a> Mending<'a> {
         for field in &self.fields {
             keys.payloads.delete(*field);
         }
-        // Scripts that fill a queue do not enter it.
+        // Scripts that fill a queue do not add it to `<ns>:queues`.
         for lists in [&mut keys.pending, &mut keys.processing] {
             for number in 0..lists.len() {
                 if lists.get(number).is_some_and(|list| list.len() > 0) {
@@ -477,7 +477,7 @@ impl<'a> Mending<'a> {
         }
     }
 
-    /// Elements that are taken out move those behind them to the left.
+    /// The cursor after the repair: elements that were taken out moved those behind them to the left.
     fn moved(&self, cursor: PageCursor, lists: &[(usize, usize)]) -> PageCursor {
         let is_before = |place: &Place| (place.index as u64) < cursor.position;
         let in_list = |removed: &[(usize, Place, StrRef)], number: Option<usize>| {

@@ -11,7 +11,7 @@ pub enum Error {
         argument: &'static str,
         expected: &'static str,
     },
-    /// Of a key that is no argument.
+    /// A key that is not an argument has another type.
     KeyWrongType {
         key: Vec<u8>,
         expected: &'static str,
@@ -22,7 +22,7 @@ pub enum Error {
         one: &'static str,
         other: &'static str,
     },
-    /// An argument that is not what it has to be.
+    /// An argument that is not as expected.
     Invalid {
         argument: &'static str,
         expected: &'static str,
@@ -42,7 +42,7 @@ pub enum Error {
     NoPermission {
         derived_key: Vec<u8>,
     },
-    /// Lost by a client while it waited.
+    /// A client lost its permission while it waited.
     PermissionWithdrawn,
     CrossSlot {
         derived_key: Vec<u8>,
@@ -67,7 +67,7 @@ pub enum Error {
         slot: u16,
         node: String,
     },
-    /// In a cluster: a slot is on its way from one node to another.
+    /// In a cluster: the slot is being migrated.
     SlotMoves {
         derived_key: Vec<u8>,
     },

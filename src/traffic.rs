@@ -1,5 +1,5 @@
-//! What went through each queue since the server started, and when a worker last asked for it. In memory only, for so many
-//! queues; RMQ.STATS shows it.
+//! What went through each queue since the server started, and when a worker last asked for it. In memory only, for at most
+//! `QUEUES_MAX` queues; RMQ.STATS shows it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,7 +26,7 @@ pub struct Traffic {
     pub counts: [u64; EVENTS.len()],
     /// When a RESERVE last named the queue, Unix ms.
     pub asked_at: Option<i64>,
-    /// The latest use, as a number that only grows.
+    /// When it was last used: the value of `Counters::uses` then.
     used: u64,
 }
 
@@ -38,7 +38,7 @@ struct Counters {
     uses: u64,
 }
 
-/// Beyond, a queue that was not used for long is forgotten, and starts again at 0.
+/// With more, a queue that was not used for long is forgotten, and starts again at 0.
 const QUEUES_MAX: usize = 10_000;
 
 lazy_static::lazy_static! {
@@ -90,12 +90,12 @@ impl Counters {
         self.len += 1;
     }
 
-    /// The one of a few that was not used for the longest time.
+    /// Least recently used of a small sample.
     fn forget_one(&mut self) {
-        const LOOKS: usize = 16;
+        const SAMPLE: usize = 16;
         let all =
             self.queues.iter().flat_map(|(db, queues)| queues.iter().map(move |(name, traffic)| (db, name, traffic)));
-        let oldest = all.take(LOOKS).min_by_key(|(_, _, traffic)| traffic.used);
+        let oldest = all.take(SAMPLE).min_by_key(|(_, _, traffic)| traffic.used);
         let Some((db, name)) = oldest.map(|(db, name, _)| (*db, name.clone())) else { return };
         if let Some(queues) = self.queues.get_mut(&db) {
             queues.remove(&name);

@@ -1,4 +1,4 @@
-//! Who waits, and the timers that wake the server for them. While a client waits in a namespace there is one timer for it: it
+//! Clients that wait, and their timers. While a client waits in a namespace there is one timer for it: it
 //! fires when the earliest delay or lease is due, and at least once a second, to notice what plain commands and scripts
 //! have put there. It keeps the time, which fills the pending lists, and the server then serves the clients.
 
@@ -35,7 +35,7 @@ struct Waiters {
     by_token: HashMap<usize, Waiting>,
     tokens: HashMap<(i32, Vec<u8>), usize>,
     last_token: usize,
-    /// The worst lateness of a timer since it was last asked for.
+    /// The worst lateness of a timer since INFO last showed it.
     worst_lateness_ms: i64,
 }
 
@@ -139,7 +139,7 @@ pub fn due_at(call: &Invocation, namespace: &[u8], unix_ms: i64) {
     }
 }
 
-/// A timer has fired: keeps the time of its namespace, and starts the next one while somebody waits.
+/// A timer has fired: keeps the time of its namespace, and starts the next one while a client waits.
 pub fn fired(call: &Invocation, token: usize) -> Result<(), Error> {
     let now = Now::read();
     let (namespace, queues) = {
@@ -148,7 +148,7 @@ pub fn fired(call: &Invocation, token: usize) -> Result<(), Error> {
         waiting.timer = None;
         let lateness = now.ms().saturating_sub(waiting.fires_at);
         let found = (waiting.namespace.clone(), waiting.queues.keys().cloned().collect::<Vec<_>>());
-        // Whatever happens now, there is a next look.
+        // Whatever happens now, the timer fires again.
         waiting.fire_at(call.timers(), token, now.ms() + LOOK_EVERY_MS);
         waiters.worst_lateness_ms = waiters.worst_lateness_ms.max(lateness);
         found
@@ -188,7 +188,7 @@ fn look(call: &Invocation, namespace: &[u8], queues: &[Vec<u8>], now: Now) -> Re
     Ok(next)
 }
 
-/// Makes the server ask the clients that wait for these queues, where there is something pending.
+/// Makes the server serve the clients that wait for these queues, where a message is pending.
 pub fn wake<'a>(ns: &Namespace, queues: impl Iterator<Item = &'a [u8]>) {
     for short in queues {
         let pending = ns.names.pending(short);
@@ -207,7 +207,7 @@ pub fn queues_waited_for(ns: &Namespace) -> HashMap<Vec<u8>, usize> {
     waiting.map_or_else(HashMap::new, |waiting| waiting.queues.clone())
 }
 
-/// Waiting clients, timers, and the worst lateness of a timer since the last look, in ms.
+/// Waiting clients, timers, and the worst lateness of a timer since the last INFO, in ms.
 pub fn gauges() -> [(&'static str, u64); 3] {
     let mut waiters = waiters();
     let clients: usize = waiters.by_token.values().map(|waiting| waiting.clients).sum();

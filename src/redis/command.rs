@@ -18,7 +18,7 @@ pub struct Spec {
     /// Flags as RedisModule_CreateCommand takes them. With `getkeys-api` the server asks the module which keys a call has:
     /// for a key that may be absent (`Kind::KeyOrNone`), and for permission on derived keys (`acl`).
     pub flags: &'static str,
-    /// ACL categories, for servers that let a module say so (7.2 and later).
+    /// ACL categories, for servers where a module can set them (7.2 and later).
     pub categories: &'static str,
     pub args: &'static [Arg],
 }
@@ -240,7 +240,7 @@ fn register_one(ctx: *mut raw::RedisModuleCtx, entry: &Entry) -> Result<(), Stri
         if api!(RedisModule_SetCommandInfo(command, &docs.command_info(spec))) != ok {
             return Err("the server refused the description".into());
         }
-        // Known since 7.2. Before, a module's command has no category, and users name it.
+        // Since 7.2. Before, a module's command has no category, and ACL rules have to name it.
         if let Some(set_categories) = raw::RedisModule_SetCommandACLCategories {
             let categories = c_string(spec.categories);
             if set_categories(command, categories.as_ptr()) != ok {

@@ -73,12 +73,12 @@ impl<'c> ListKey<'c> {
     }
 }
 
-/// Elements that the server's iterator passes in about the time of a fresh seek: from an end of the list, and at most.
+/// Steps of the server's iterator that cost as much as a seek from an end; the most that is ever stepped.
 const SEEK_COST: usize = 14;
 const STEPS_MAX: usize = 96;
 
 impl ListKey<'_> {
-    /// The element at `index`, counted from the left. A step from the last index asked for is cheap; to get further, the
+    /// The element at `index`, counted from the left. A step from the last index read is cheap; to get further, the
     /// handle is opened anew, and the server seeks node by node from the nearer end.
     pub fn at(&mut self, index: usize) -> Option<OwnedStr> {
         if let Some(position) = self.cursor.position {

@@ -1,7 +1,7 @@
 //! RMQ.CANCEL namespace [WAITING] IDS id [id …]
 //!
-//! The messages go, wherever they are, with every trace, dead letters of these ids too. Who holds one learns it: EXTEND and ACK
-//! find nothing. With WAITING a message in processing is left alone. Replies with an array: the former state of each, or nil.
+//! Removes the messages with every trace, wherever they are, dead letters of these ids too. Its holder's EXTEND and ACK find
+//! nothing. With WAITING a message in processing is left alone. Replies with an array: the former state of each, or nil.
 
 use crate::args::{self, Opt};
 use crate::clock::Now;
@@ -46,7 +46,7 @@ impl Command for Cancel {
         let found = places.look_up(&ns, &ids, Now::read())?;
 
         let stays = |traces: &Traces| waiting.is_some() && traces.state == Some(State::Processing);
-        // Where the hash is missing as a whole, that proves nothing about the messages.
+        // If the whole hash is missing, that proves nothing about the messages.
         let has_payloads = places.keys.payloads.exists();
         let goes: Vec<&Traces> = found.iter().filter(|traces| !stays(traces)).collect();
         let live: Vec<&&Traces> = goes.iter().filter(|_| has_payloads).collect();

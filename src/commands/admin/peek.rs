@@ -119,7 +119,7 @@ fn parse<'c>(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<(Which<'c>, Page
     let missing = Error::Missing("PENDING, PROCESSING, DELAYED, OVERDUE, DEAD or IDS", "a queue or ids");
     let state_of = |word: &StrRef| states.into_iter().find(|state| word.bytes().eq_ignore_ascii_case(state.as_bytes()));
     let Some((position, state)) = words.iter().enumerate().find_map(|(at, word)| Some((at, state_of(word)?))) else {
-        // A word that is no option is the more helpful error.
+        // An unknown option is the more helpful error.
         args::options(words, [Opt::Value("OFFSET"), Opt::Value("COUNT"), Opt::Word("NOPAYLOAD")])?;
         return Err(missing);
     };
@@ -222,7 +222,7 @@ fn list<'c>(
     Ok(())
 }
 
-/// A message whose deadline has passed is in processing as a rule, but pending messages of scripts have deadlines, too.
+/// A message whose deadline has passed is usually in processing, but pending messages of scripts have deadlines, too.
 fn overdue<'c>(
     ns: &Namespace<'c>,
     places: &mut Whereabouts<'c>,

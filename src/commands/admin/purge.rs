@@ -1,7 +1,7 @@
 //! RMQ.PURGE namespace [COUNT n] PENDING queue | DELAYED [queue] | DEAD [queue]
 //!
-//! Messages that wait, are delayed or dead go with their payloads, oldest first. Replies with how many: call it again until
-//! that is 0. A queue that is empty in every respect leaves the namespace's hash of queues.
+//! Removes pending, delayed or dead messages with their payloads, oldest first. Replies with how many: call it again until
+//! that is 0. A queue without messages and without a policy is removed from `<ns>:queues`.
 
 use std::collections::BTreeSet;
 
@@ -26,7 +26,7 @@ pub struct Purge;
 const STALE_PER_CALL: usize = 1000;
 /// Messages of other queues that a call passes once it has found one of the queue asked for.
 const PASSED_PER_CALL: usize = 10_000;
-/// Delayed and dead messages that are looked at to find out whether a queue is empty in every respect.
+/// Delayed and dead messages that are checked to find out whether a queue has none of either.
 const LOOKED_AT: usize = 1000;
 
 enum Which {
@@ -136,7 +136,7 @@ impl Purging<'_, '_> {
             return Ok(0);
         }
         self.queues.insert(queue.bytes().to_vec());
-        // The payload of a message that somebody holds stays; only its copy goes.
+        // The payload of a leased message stays; only the copy of its id is removed.
         let ids: Vec<StrRef> = ids.iter().map(OwnedStr::as_ref).collect();
         let are_held = self.places.are_held(self.ns, &ids)?;
         let (mut gone, mut leaving) = (Vec::new(), 0);
@@ -223,7 +223,7 @@ impl Purging<'_, '_> {
         Ok(purged)
     }
 
-    /// Where the hash is missing as a whole, that proves nothing about the messages.
+    /// If the whole hash is missing, that proves nothing about the messages.
     fn has_payloads(&self, ids: usize) -> bool {
         let exists = self.places.keys.payloads.exists();
         if !exists {
@@ -252,7 +252,7 @@ impl Purging<'_, '_> {
         }
     }
 
-    /// Whether a queue has messages, or might have: only so many delayed and dead ones are looked at.
+    /// Whether a queue has messages, or might have: at most `LOOKED_AT` delayed and dead ones are checked.
     fn has_messages(&mut self, queue: &[u8]) -> bool {
         let keys = &mut self.places.keys;
         for lists in [&mut keys.pending, &mut keys.processing] {

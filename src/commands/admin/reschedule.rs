@@ -1,7 +1,7 @@
 //! RMQ.RESCHEDULE namespace delay_ms IDS id [id …]
 //!
 //! Delayed and pending messages become due after delay_ms; with 0 they can be taken now. Replies with an array: 1, or 0 for an
-//! id that is in processing, dead, or unknown.
+//! id that is in processing, dead, lost or unknown.
 
 use crate::args;
 use crate::clock::Now;
@@ -44,7 +44,7 @@ impl Command for Reschedule {
             let is_of_namespace = traces.queue.as_ref().is_some_and(|queue| ns.names.short(queue.bytes()).is_some());
             is_of_namespace && matches!(traces.state, Some(State::Pending | State::Delayed))
         };
-        // What is pending can be taken now already.
+        // A pending message can be taken now already.
         let moves = |traces: &&Traces| can_wait(traces) && (delay_ms > 0 || traces.state == Some(State::Delayed));
         let moving: Vec<&Traces> = found.iter().filter(moves).collect();
         let due = now.ms() + delay_ms;

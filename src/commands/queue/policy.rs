@@ -1,6 +1,6 @@
 //! RMQ.POLICY namespace [queue [ATTEMPTS n] [BACKOFF first_ms max_ms] [PAUSED yes|no] | queue RESET]
 //!
-//! Sets what is named and keeps the rest; without a value it reads, with RESET it forgets. The queue `*` is the
+//! Sets the values given and keeps the others; without a value it reads, RESET removes them. The queue `*` is the
 //! namespace's default. Replies with the effective policy; without a queue, with what is stored for each.
 
 use crate::args;
@@ -141,7 +141,7 @@ impl Change {
     }
 }
 
-/// The field also says that the queue exists, so RESET removes it only where the queue has no list.
+/// The field also means that the queue exists, so RESET removes it only where the queue has no list.
 fn store(ns: &Namespace, queues: &mut HashKey, queue: StrRef, policy: Stored, reset: bool) {
     let has_list = |suffix: &[u8]| {
         let name = OwnedStr::concat(ns.names.queue(queue.bytes()).bytes(), suffix);

@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 pub struct Publish;
 
-/// Entries of `once` whose time is over, removed in one call.
+/// Expired entries of `once` removed in one call.
 const FORGOTTEN_PER_CALL: usize = 100;
 
 struct Request<'c> {
@@ -147,7 +147,7 @@ impl Command for Publish {
 }
 
 enum Destination<'c> {
-    /// With the hash of queues, if the list comes into being.
+    /// With the hash of queues, if the list is created.
     Pending(Lists<'c>, Option<HashKey<'c>>),
     /// With the due time.
     Delays(ZsetKey<'c>, i64),

@@ -170,8 +170,8 @@ impl Search<'_, '_> {
         Ok(Some(Letter { id: OwnedStr::retain(id), payload, queue }))
     }
 
-    /// The walk comes from the right. Letters that stay take time, so one call passes only so many, and the next goes on
-    /// where this one stopped.
+    /// From the right. Letters that stay take time, so one call passes at most `PASSED_PER_CALL`, and the next goes on where
+    /// this one stopped.
     fn oldest(
         &mut self,
         dead: &mut DeadLetters,
@@ -181,7 +181,7 @@ impl Search<'_, '_> {
         let (mut letters, mut leaving) = (Vec::new(), Leaving::new());
         let mut seen: IdSet<Vec<u8>> = IdSet::default();
         let mut passed = 0;
-        // Each queue asked for has a place of its own.
+        // Where to go on is kept for each queue named.
         let walk = OwnedStr::concat(dead.list.name().bytes(), only.map_or(b"", |queue| queue.bytes()));
         let start = resume::get(self.ns.call, walk.as_ref()).map_or(0, |distance| distance as usize);
         let start = if start < dead.list.len() { start } else { 0 };

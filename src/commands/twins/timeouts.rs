@@ -49,7 +49,7 @@ impl Command for Timeouts {
         let overdue = Overdue::find(&expire_monitor, &payload_map, &mut lists, target_time, batch)?;
 
         match claim_ms {
-            // A whole number, which ends the lease of whoever held the message.
+            // A whole number, which ends the receipt of the message's holder.
             Some(claim_ms) => {
                 for message in overdue.messages.iter().filter(|message| message.in_processing) {
                     expire_monitor.add(message.id.as_ref(), (now.ms() + claim_ms) as f64);
