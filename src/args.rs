@@ -71,7 +71,7 @@ pub fn delay_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
         .ok_or(Error::Invalid { argument, expected: "an integer of milliseconds from 0 to 1000000000000" })
 }
 
-/// A moment. A number that small is meant as seconds.
+/// A Unix time. A number smaller than `EARLIEST_MS` is probably meant as seconds.
 pub fn unix_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
     const EARLIEST_MS: i64 = 100_000_000_000;
     integer(bytes)
@@ -107,7 +107,7 @@ pub fn expire_days(bytes: &[u8]) -> Result<Option<i64>, Error> {
     const DAY_MS: f64 = 86_400_000.0;
     decimal(bytes)
         .filter(|days| *days > 0.0 && *days <= 36_500.0)
-        // A record that expires at once would be no record.
+        // At least a second, so that the record can be read.
         .map(|days| Some((days * DAY_MS).ceil().max(1000.0) as i64))
         .ok_or(Error::Invalid {
             argument: "expire_days",
@@ -126,7 +126,7 @@ pub fn max_count(bytes: &[u8]) -> Result<Option<usize>, Error> {
         .ok_or(Error::Invalid { argument: "max_count", expected: "a positive integer, or empty" })
 }
 
-/// `1`, `0` or empty; true unless the caller rules field expiry out.
+/// `1`, `0` or empty; false only for `0`: no field expiry.
 pub fn supports_hexpire(bytes: &[u8]) -> Result<bool, Error> {
     match bytes {
         b"" | b"1" => Ok(true),
@@ -175,12 +175,15 @@ pub fn options<T: Copy + AsRef<[u8]>, const N: usize>(words: &[T], known: [Opt; 
     Ok(found)
 }
 
+/// What has to follow `IDS`.
+pub const AT_LEAST_ONE_ID: &str = "at least one id";
+
 /// The words before `IDS`, and the ids behind it.
 pub fn before_ids<T: AsRef<[u8]>>(words: &[T]) -> Result<(&[T], &[T]), Error> {
     let is_ids = |word: &T| word.as_ref().eq_ignore_ascii_case(b"IDS");
-    let position = words.iter().position(is_ids).ok_or(Error::Missing("IDS", "at least one id"))?;
+    let position = words.iter().position(is_ids).ok_or(Error::Missing("IDS", AT_LEAST_ONE_ID))?;
     match &words[position + 1..] {
-        [] => Err(Error::OptionNeedsValue("IDS")),
+        [] => Err(Error::Incomplete("IDS", AT_LEAST_ONE_ID)),
         ids => Ok((&words[..position], ids)),
     }
 }

@@ -1,6 +1,6 @@
-//! Whether every message of a namespace is in exactly one place, and how what is wrong is mended: AUDIT and REPAIR. A call
-//! looks at a page of everything that is stored, and a cursor says where the next one goes on. Each message of the page is
-//! looked up in every place that it can be in, all in one call, so that traffic in between makes no fault.
+//! AUDIT and REPAIR: checks that every message of a namespace is in exactly one place, and repairs what is not. A call
+//! checks one page of all stored elements, and replies with the cursor of the next page. Each message of the page is looked
+//! up in every place in the same call, so that a message that moves between two calls is not taken for a fault.
 
 use crate::args::{self, Opt};
 use crate::clock::Now;
@@ -23,11 +23,11 @@ enum Fault {
     ProcessingWithoutPayload,
     DelayedWithoutPayload,
     DeadWithoutPayload,
-    /// In processing without a deadline: nobody would ever take it back.
+    /// In processing without a deadline: it would never be taken back.
     WithoutDeadline,
     InTwoPlaces,
-    /// Its `<id>:queue` is missing, of another namespace, or not the queue whose processing list it is in: nobody would
-    /// take it back, or move it when it is due.
+    /// Its `<id>:queue` is missing, of another namespace, or not the queue whose processing list it is in: it would
+    /// never be taken back, or moved when it is due.
     WrongQueue,
     /// Fields of a message that does not exist.
     OrphanFields,
@@ -50,7 +50,7 @@ const FAULTS: [(Fault, &str); 10] = [
 
 /// The deadline that REPAIR gives a message without one: a consumer that is about to set its own has the time to do so.
 const NEW_DEADLINE_MS: i64 = 10_000;
-/// Elements that the server is asked for at once: where it cannot leave the payloads out, few of them are in memory.
+/// COUNT of a scan. Servers that cannot scan without values return the payloads too, so it is small.
 const SCANNED_AT_ONCE: usize = 100;
 
 /// What a checkup walks over, in this order.
@@ -68,11 +68,11 @@ enum Part {
 const PARTS: [Part; 7] =
     [Part::Payloads, Part::Pending, Part::Processing, Part::Delays, Part::Expires, Part::Dead, Part::DeadData];
 
-/// Where a checkup goes on. As a number it has at most 53 bits, which every client can hold.
+/// Where the next page starts. As a number it has at most 53 bits, so that it is exact in a double.
 #[derive(Clone, Copy, Default, PartialEq, Eq, Debug)]
-struct Cursor {
+struct PageCursor {
     part: usize,
-    /// Which of the known queues, in the order of the alphabet.
+    /// The index of the queue among the known ones, sorted by name.
     queue: usize,
     /// An index from the left, or the server's own cursor.
     position: u64,
@@ -81,15 +81,17 @@ struct Cursor {
 const POSITION_BITS: u32 = 34;
 const QUEUE_BITS: u32 = 16;
 
-impl Cursor {
+impl PageCursor {
     fn of_number(number: u64) -> Option<Self> {
         let part = usize::try_from(number >> (POSITION_BITS + QUEUE_BITS)).ok().filter(|part| *part < PARTS.len())?;
         let rest = number & ((1 << (POSITION_BITS + QUEUE_BITS)) - 1);
         Some(match PARTS[part] {
-            Part::Pending | Part::Processing => {
-                Cursor { part, queue: (rest >> POSITION_BITS) as usize, position: rest & ((1 << POSITION_BITS) - 1) }
-            }
-            _ => Cursor { part, queue: 0, position: rest },
+            Part::Pending | Part::Processing => PageCursor {
+                part,
+                queue: (rest >> POSITION_BITS) as usize,
+                position: rest & ((1 << POSITION_BITS) - 1),
+            },
+            _ => PageCursor { part, queue: 0, position: rest },
         })
     }
 
@@ -99,12 +101,12 @@ impl Cursor {
 
     /// None at the end.
     fn next_part(self) -> Option<Self> {
-        (self.part + 1 < PARTS.len()).then(|| Cursor { part: self.part + 1, ..Cursor::default() })
+        (self.part + 1 < PARTS.len()).then(|| PageCursor { part: self.part + 1, ..PageCursor::default() })
     }
 }
 
 /// One element of the page.
-struct Entry {
+struct PageEntry {
     part: Part,
     /// The number of its list.
     list: usize,
@@ -118,15 +120,15 @@ struct Checkup<'c> {
     /// The numbers of the pending and the processing list of each known queue.
     lists: Vec<(usize, usize)>,
     /// Where the next call goes on; None at the end.
-    next: Option<Cursor>,
-    entries: Vec<Entry>,
+    next: Option<PageCursor>,
+    entries: Vec<PageEntry>,
     /// The fault, and the entry that it was found at.
     faults: Vec<(Fault, usize)>,
 }
 
 impl<'c> Checkup<'c> {
     /// Looks at about `count` elements.
-    fn of(ns: &Namespace<'c>, cursor: Cursor, count: usize) -> Result<Self, Error> {
+    fn of(ns: &Namespace<'c>, cursor: PageCursor, count: usize) -> Result<Self, Error> {
         let mut places = Whereabouts::open(ns)?;
         let mut lists = Vec::new();
         for short in Namespace::known_queues(&places.keys.queues) {
@@ -144,7 +146,7 @@ impl<'c> Checkup<'c> {
     }
 
     /// Adds elements to the page, from one part or one list. Returns where to go on.
-    fn walk(&mut self, ns: &Namespace, cursor: Cursor, count: usize) -> Result<Option<Cursor>, Error> {
+    fn walk(&mut self, ns: &Namespace, cursor: PageCursor, count: usize) -> Result<Option<PageCursor>, Error> {
         let (part, most) = (PARTS[cursor.part], count - self.entries.len());
         let keys = &mut self.places.keys;
         let scanned = match part {
@@ -163,13 +165,13 @@ impl<'c> Checkup<'c> {
                 if let Some(list) = list {
                     for index in (start..len).take(most) {
                         let Some(name) = list.at(index) else { break };
-                        self.entries.push(Entry { part, list: number, name });
+                        self.entries.push(PageEntry { part, list: number, name });
                     }
                 }
                 let end = start.saturating_add(most);
                 return Ok(Some(match end < len {
-                    true => Cursor { position: end as u64, ..cursor },
-                    false => Cursor { queue: cursor.queue + 1, position: 0, ..cursor },
+                    true => PageCursor { position: end as u64, ..cursor },
+                    false => PageCursor { queue: cursor.queue + 1, position: 0, ..cursor },
                 }));
             }
             Part::Dead => {
@@ -177,21 +179,21 @@ impl<'c> Checkup<'c> {
                 let (start, len) = (cursor.position as usize, list.len());
                 for index in (start..len).take(most) {
                     let Some(name) = list.at(index) else { break };
-                    self.entries.push(Entry { part, list: 0, name });
+                    self.entries.push(PageEntry { part, list: 0, name });
                 }
                 let end = start.saturating_add(most);
                 return Ok(if end < len {
-                    Some(Cursor { position: end as u64, ..cursor })
+                    Some(PageCursor { position: end as u64, ..cursor })
                 } else {
                     cursor.next_part()
                 });
             }
         };
-        // The server looks at every key that is there.
+        // None: the server refused the scan, the slot moves.
         let refused = || Error::SlotMoves { derived_key: ns.names.payloads.bytes().to_vec() };
         let (position, names) = scanned.ok_or_else(refused)?;
-        self.entries.extend(names.into_iter().map(|name| Entry { part, list: 0, name }));
-        Ok(if position == 0 { cursor.next_part() } else { Some(Cursor { position, ..cursor }) })
+        self.entries.extend(names.into_iter().map(|name| PageEntry { part, list: 0, name }));
+        Ok(if position == 0 { cursor.next_part() } else { Some(PageCursor { position, ..cursor }) })
     }
 
     /// Replies with the cursor, 0 at the end, and a map from each kind of fault to how often it occurs, with some of the ids.
@@ -199,7 +201,7 @@ impl<'c> Checkup<'c> {
         const IDS_SHOWN: usize = 10;
         let of_kind = |kind: Fault| self.faults.iter().filter(move |(fault, _)| *fault == kind);
         call.reply_array(2);
-        call.reply_integer(self.next.map_or(0, Cursor::number) as i64);
+        call.reply_integer(self.next.map_or(0, PageCursor::number) as i64);
         call.reply_map(FAULTS.iter().filter(|(kind, _)| of_kind(*kind).next().is_some()).count());
         for (kind, word) in FAULTS {
             let count = of_kind(kind).count();
@@ -215,7 +217,7 @@ impl<'c> Checkup<'c> {
 
     /// The id that a fault is about.
     fn id(&self, entry: usize) -> &[u8] {
-        let Entry { part, name, .. } = &self.entries[entry];
+        let PageEntry { part, name, .. } = &self.entries[entry];
         match part {
             Part::Payloads => owner_of(name.bytes(), &FIELDS).unwrap_or(name.bytes()),
             Part::DeadData => owner_of(name.bytes(), &DEAD_FIELDS).unwrap_or(name.bytes()),
@@ -231,7 +233,13 @@ impl<'c> Checkup<'c> {
         result
     }
 
-    fn check_entries(&mut self, ns: &Namespace<'c>, entries: &[Entry], now: Now, mend: bool) -> Result<usize, Error> {
+    fn check_entries(
+        &mut self,
+        ns: &Namespace<'c>,
+        entries: &[PageEntry],
+        now: Now,
+        mend: bool,
+    ) -> Result<usize, Error> {
         let numbers: Vec<usize> = self.stored_once(entries, Part::Payloads);
         let ids: Vec<StrRef> = numbers.iter().map(|number| entries[*number].name.as_ref()).collect();
         let messages = self.places.look_everywhere(ns, &ids, now)?;
@@ -243,7 +251,7 @@ impl<'c> Checkup<'c> {
 
         let mut mending = Mending::default();
         for (traces, number) in messages.iter().zip(&numbers) {
-            // A field of a message that is gone has the form of an id, too.
+            // A field of a message that is gone looks like an id, too.
             if is_field(&self.places.keys.payloads, traces.id, &FIELDS) && is_nowhere(traces) {
                 mending.fields.push(traces.id);
                 self.faults.push((Fault::OrphanFields, *number));
@@ -303,13 +311,13 @@ impl<'c> Checkup<'c> {
     }
 
     /// The page's elements of a hash, without those that are fields of a message that is there, each once.
-    fn stored_once(&self, entries: &[Entry], part: Part) -> Vec<usize> {
+    fn stored_once(&self, entries: &[PageEntry], part: Part) -> Vec<usize> {
         let (map, fields): (&HashKey, &[&[u8]]) = match part {
             Part::Payloads => (&self.places.keys.payloads, &FIELDS),
             _ => (&self.places.dead.map, &DEAD_FIELDS),
         };
         let mut seen: IdSet<&[u8]> = IdSet::default();
-        let is_meant = |entry: &Entry| {
+        let is_meant = |entry: &PageEntry| {
             let owner = owner_of(entry.name.bytes(), fields).map(OwnedStr::new);
             entry.part == part && owner.is_none_or(|owner| !map.has(owner.as_ref()))
         };
@@ -328,7 +336,7 @@ impl<'c> Checkup<'c> {
                 let is_own = |own: &OwnedStr| own.bytes() == self.places.keys.processing.name(*list).bytes();
                 (!own.is_some_and(is_own)).then_some(Fault::WrongQueue)
             }
-            // What is pending gets its queue from the list that it is taken from.
+            // A pending message gets its queue from the list that it is taken from.
             (1, None) => (traces.due.is_some() && own.is_none()).then_some(Fault::WrongQueue),
         }
     }
@@ -342,7 +350,7 @@ fn owner_of<'a>(name: &'a [u8], fields: &[&[u8]]) -> Option<&'a [u8]> {
     fields.iter().find_map(|field| name.strip_suffix(*field))
 }
 
-/// Whether this is a field by its name, and no id that happens to end like one: such an id has a queue of its own.
+/// Whether this is a field by its name, and not an id that happens to end like one: such an id has a queue of its own.
 fn is_field(map: &HashKey, name: StrRef, fields: &[&[u8]]) -> bool {
     owner_of(name.bytes(), fields).is_some() && !map.has(queue_field(name).as_ref())
 }
@@ -438,7 +446,7 @@ impl<'a> Mending<'a> {
         for field in &self.fields {
             keys.payloads.delete(*field);
         }
-        // Scripts that fill a queue do not enter it.
+        // Scripts that fill a queue do not add it to `<ns>:queues`.
         for lists in [&mut keys.pending, &mut keys.processing] {
             for number in 0..lists.len() {
                 if lists.get(number).is_some_and(|list| list.len() > 0) {
@@ -469,8 +477,8 @@ impl<'a> Mending<'a> {
         }
     }
 
-    /// Elements that are taken out move those behind them to the left.
-    fn moved(&self, cursor: Cursor, lists: &[(usize, usize)]) -> Cursor {
+    /// The cursor after the repair: elements that were taken out moved those behind them to the left.
+    fn moved(&self, cursor: PageCursor, lists: &[(usize, usize)]) -> PageCursor {
         let is_before = |place: &Place| (place.index as u64) < cursor.position;
         let in_list = |removed: &[(usize, Place, StrRef)], number: Option<usize>| {
             removed.iter().filter(|(list, place, _)| Some(*list) == number && is_before(place)).count()
@@ -482,7 +490,7 @@ impl<'a> Mending<'a> {
             Part::Dead => self.in_dead.iter().filter(|(place, _)| is_before(place)).count(),
             _ => 0,
         };
-        Cursor { position: cursor.position - before as u64, ..cursor }
+        PageCursor { position: cursor.position - before as u64, ..cursor }
     }
 }
 
@@ -537,7 +545,7 @@ pub fn run<'c>(call: &'c Invocation<'c>, mend: bool) -> Result<usize, Error> {
     let cursor = cursor.map_or(Ok(0), |cursor| args::offset("CURSOR", cursor.bytes()))?;
     let count = count.map_or_else(|| Ok(settings::MAX_BATCH.as_usize()), |n| args::limited("COUNT", n.bytes()))?;
     let expected = "0, or a cursor that the command returned";
-    let cursor = Cursor::of_number(cursor as u64).ok_or(Error::Invalid { argument: "CURSOR", expected })?;
+    let cursor = PageCursor::of_number(cursor as u64).ok_or(Error::Invalid { argument: "CURSOR", expected })?;
     let ns = Namespace::of_caller(call, *namespace)?;
     let mut checkup = Checkup::of(&ns, cursor, count)?;
     let mended = checkup.check(&ns, Now::read(), mend)?;
@@ -551,17 +559,17 @@ mod tests {
 
     #[test]
     fn a_cursor_is_a_number_that_every_client_can_hold() {
-        let last = Cursor { part: PARTS.len() - 1, queue: 0, position: (1 << 50) - 1 };
+        let last = PageCursor { part: PARTS.len() - 1, queue: 0, position: (1 << 50) - 1 };
         assert!(last.number() < 1 << 53);
         for cursor in [
-            Cursor::default(),
+            PageCursor::default(),
             last,
-            Cursor { part: 1, queue: 65_535, position: (1 << 34) - 1 },
-            Cursor { part: 2, queue: 7, position: 12 },
-            Cursor { part: 0, queue: 0, position: 1 << 40 },
+            PageCursor { part: 1, queue: 65_535, position: (1 << 34) - 1 },
+            PageCursor { part: 2, queue: 7, position: 12 },
+            PageCursor { part: 0, queue: 0, position: 1 << 40 },
         ] {
-            assert_eq!(Cursor::of_number(cursor.number()), Some(cursor));
+            assert_eq!(PageCursor::of_number(cursor.number()), Some(cursor));
         }
-        assert_eq!(Cursor::of_number(u64::MAX), None);
+        assert_eq!(PageCursor::of_number(u64::MAX), None);
     }
 }

@@ -11,7 +11,7 @@ pub enum Error {
         argument: &'static str,
         expected: &'static str,
     },
-    /// Of a key that is no argument.
+    /// A key that is not an argument has another type.
     KeyWrongType {
         key: Vec<u8>,
         expected: &'static str,
@@ -22,7 +22,7 @@ pub enum Error {
         one: &'static str,
         other: &'static str,
     },
-    /// An argument that is not what it has to be.
+    /// An argument that is not as expected.
     Invalid {
         argument: &'static str,
         expected: &'static str,
@@ -30,6 +30,10 @@ pub enum Error {
     UnknownOption(Vec<u8>),
     RepeatedOption(&'static str),
     OptionNeedsValue(&'static str),
+    /// A word that is there, and what has to follow it.
+    Incomplete(&'static str, &'static str),
+    /// A queue's name that cannot be used.
+    QueueName,
     ReservedId,
     NoMessage,
     UnknownQueue,
@@ -38,7 +42,7 @@ pub enum Error {
     NoPermission {
         derived_key: Vec<u8>,
     },
-    /// Lost by a client while it waited.
+    /// A client lost its permission while it waited.
     PermissionWithdrawn,
     CrossSlot {
         derived_key: Vec<u8>,
@@ -63,7 +67,7 @@ pub enum Error {
         slot: u16,
         node: String,
     },
-    /// In a cluster: a slot is on its way from one node to another.
+    /// In a cluster: the slot is being migrated.
     SlotMoves {
         derived_key: Vec<u8>,
     },
@@ -90,6 +94,8 @@ impl fmt::Display for Error {
             Error::UnknownOption(word) => write!(f, "ERR unknown option '{}'", printable(word)),
             Error::RepeatedOption(word) => write!(f, "ERR option {word} must be given once only"),
             Error::OptionNeedsValue(word) => write!(f, "ERR option {word} must be followed by its value"),
+            Error::Incomplete(word, what) => write!(f, "ERR {word} must be followed by {what}"),
+            Error::QueueName => write!(f, "ERR queue must not be empty, '*', COUNT or BLOCK, and must have no ':'"),
             Error::ReservedId => {
                 write!(f, "ERR id must not end in ':queue', ':attempts' or ':death', which the hashes use for their own fields")
             }

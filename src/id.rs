@@ -13,8 +13,8 @@ pub fn fresh(now: Now) -> String {
     format!("{micros:014x}-{:010x}", random_bits() >> 24)
 }
 
-/// For a message that can be taken at this time: then its id tells since when. Among those of one millisecond, the last three
-/// digits of the µs and the random bits make the difference.
+/// For a message that can be taken at this time: its id contains that time. Ids of one millisecond differ in the last three
+/// digits of the µs and in the random bits.
 pub fn fresh_at(unix_ms: i64) -> String {
     static COUNT: AtomicI64 = AtomicI64::new(0);
     let micros = unix_ms * 1000 + COUNT.fetch_add(1, Ordering::Relaxed).rem_euclid(1000);
@@ -50,7 +50,7 @@ mod tests {
     }
 
     #[test]
-    fn an_id_tells_its_time_and_others_tell_none() {
+    fn an_id_of_the_server_contains_its_time_and_others_none() {
         let now = Now::read();
         let micros = micros_of(fresh(now).as_bytes()).unwrap();
         assert!(micros >= now.micros() && micros < now.micros() + 1_000_000);

@@ -1,5 +1,5 @@
-//! RMQ: reliable message queues as native Redis commands, over plain keys. This file is the map of the module: its
-//! name, its commands, its parts.
+//! RMQ: reliable message queues as native Redis commands, over plain keys. This file lists the module's
+//! name, commands and parts.
 #![deny(unsafe_code)]
 
 mod args;
@@ -37,7 +37,7 @@ pub(crate) const VERSION_NUMBER: std::ffi::c_int = 100;
 /// The version in which the commands appeared, for COMMAND DOCS.
 pub(crate) const SINCE: &str = env!("CARGO_PKG_VERSION");
 
-/// Every command. Arity, key specs, ACL categories and COMMAND DOCS follow from what each says of itself.
+/// Every command. Arity, key specs, ACL categories and COMMAND DOCS are derived from its `SPEC`.
 pub(crate) const COMMANDS: &[Entry] = &[
     Entry::of::<publish::Publish>(),
     Entry::of::<reserve::Reserve>(),

@@ -18,7 +18,7 @@ use crate::slot::slot;
 pub const PENDING: &[u8] = b":pending";
 pub const PROCESSING: &[u8] = b":processing";
 
-/// Queues of a call from which on they are looked up by a hash.
+/// From this many queues on, use a hash map.
 const HASHED_FROM: usize = 8;
 
 pub struct Lists<'c> {
@@ -28,21 +28,21 @@ pub struct Lists<'c> {
     queues: Vec<Queue<'c>>,
     by_name: IdMap<Vec<u8>, usize>,
     last: usize,
-    /// Queues whose list came into being in this call.
+    /// Queues whose list was created in this call.
     created: SmallVec<[usize; 2]>,
 }
 
-/// Whose lists they are.
+/// Which lists may be used.
 enum Owner<'c> {
-    /// Any that the caller may use.
+    /// Any for which the caller has permission.
     Caller(Guard<'c>, Access),
-    /// Those of a namespace, and no others. Permission is asked for by the commands, of the queues that a caller names.
+    /// Those of a namespace only. The commands check the permission for the queues that a caller names.
     Namespace(Rc<Names>),
 }
 
 struct Queue<'c> {
     name: OwnedStr,
-    /// None: the key cannot be used, as it has another type or another role in this call.
+    /// None: the key cannot be used: it has another type, or another role in this call.
     list: Option<ListKey<'c>>,
 }
 
@@ -82,7 +82,7 @@ impl<'c> Lists<'c> {
             return Ok(self.last);
         }
         let known = match self.queues.len() {
-            // Below, a look at each is cheaper than a hash.
+            // For fewer, comparing each is cheaper than hashing.
             ..HASHED_FROM => self.queues.iter().position(|queue| queue.name.bytes() == name.bytes()),
             HASHED_FROM.. => {
                 if self.by_name.is_empty() {
@@ -154,12 +154,12 @@ impl<'c> Lists<'c> {
         }
     }
 
-    /// A list came into being by other means than `push`.
+    /// A list was created by other means than `push`.
     pub fn note_created(&mut self, queue: usize) {
         self.created.push(queue);
     }
 
-    /// Enters the queues whose list came into being into the namespace's hash of queues.
+    /// Adds the queues whose list was created to `<ns>:queues`.
     pub fn register_created(&mut self, queues: &mut HashKey) {
         let Owner::Namespace(names) = &self.owner else { return };
         for index in self.created.drain(..) {
@@ -192,7 +192,7 @@ impl<'c> Lists<'c> {
     }
 }
 
-/// Checks that the caller may use a derived key, and that this node may.
+/// Checks that the caller has permission for a derived key, and that this node serves its slot.
 pub struct Guard<'c> {
     call: &'c Invocation<'c>,
     user: Option<User<'c>>,
@@ -229,7 +229,7 @@ fn open_in_own_slot<'c>(call: &'c Invocation<'c>, key: &OwnedStr) -> Result<List
     if !server().cluster || list.exists() {
         return Ok(list);
     }
-    // The server is asked while the key is not open, together with a name of the same slot that nobody has.
+    // The server is asked while the key is not open, together with a name in the same slot that does not exist.
     drop(list);
     let other = OwnedStr::concat(key.bytes(), b":none");
     if !call.owns_all(&[key.as_ref(), other.as_ref()]) {

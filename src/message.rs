@@ -29,7 +29,7 @@ pub fn forget_fields(payload_map: &mut HashKey, ids: &[StrRef]) -> SmallVec<[boo
         .collect()
 }
 
-/// The keys that a message in work is in, as the twins get them.
+/// The keys that a message in processing is in, as the twins get them.
 pub struct Working<'c> {
     pub payload_map: HashKey<'c>,
     /// None where the caller gave an empty name.
@@ -37,7 +37,7 @@ pub struct Working<'c> {
     pub expire_monitor: ZsetKey<'c>,
 }
 
-/// One message in work, and where it is in processing.
+/// One message in processing, and where.
 pub struct InWork<'c> {
     pub id: StrRef<'c>,
     /// `<id>:queue`, or else by the name of the processing list.
@@ -124,7 +124,7 @@ impl<'c> Working<'c> {
         had_trace.into_iter().filter(|trace| *trace).count()
     }
 
-    /// A message in work becomes due later, with a new payload if one is given.
+    /// A message in processing becomes due later, with a new payload if one is given.
     pub fn postpone(&mut self, message: &mut InWork, payload: Option<StrRef>, delay_tasks: &mut ZsetKey, due: f64) {
         if let Some(payload) = payload {
             self.payload_map.set(message.id, payload);

@@ -1,4 +1,4 @@
-//! Namespaces: the one place that knows how the keys of a queue are called. A namespace such as `app` and the short name
+//! Namespaces: all names of keys are made here. A namespace such as `app` and the short name
 //! of a queue such as `orders` give all keys; opening one here checks the caller's permission and, in a cluster, that this
 //! node has the slot.
 
@@ -42,7 +42,7 @@ pub struct QueueNames {
     pub processing: OwnedStr,
 }
 
-/// So many names are kept; longer ones are made anew for each call: nobody's names, but a way to fill the memory.
+/// Limits of the cache. Longer names are not cached: clients could fill the memory with them.
 const KNOWN_MAX: usize = 256;
 const LONGEST_KNOWN: usize = 256;
 
@@ -131,7 +131,7 @@ impl Names {
         names
     }
 
-    /// The short name of a queue of this namespace; None for anything else, which is never followed.
+    /// The short name of a queue of this namespace; None for a queue of another one, which is never touched.
     pub fn short<'a>(&self, queue: &'a [u8]) -> Option<&'a [u8]> {
         queue.strip_prefix(&self.prefix[..]).filter(|short| is_queue_name(short))
     }
@@ -146,7 +146,7 @@ fn is_queue_name(name: &[u8]) -> bool {
 pub struct Namespace<'c> {
     pub call: &'c Invocation<'c>,
     pub names: Rc<Names>,
-    /// None: the server works by itself, and nobody's permission is asked.
+    /// None in a timer: there is no caller whose permission to check.
     user: Option<OnceCell<User<'c>>>,
 }
 
@@ -174,13 +174,10 @@ impl<'c> Namespace<'c> {
 
     /// The full name of a queue that the caller named.
     pub fn queue(&self, short: StrRef) -> Result<OwnedStr, Error> {
-        // COUNT and BLOCK behind FROM are taken for options at the wrong place.
+        // COUNT and BLOCK after FROM are options in the wrong place.
         let is_option = [&b"COUNT"[..], b"BLOCK"].iter().any(|option| short.bytes().eq_ignore_ascii_case(option));
         if is_option || !is_queue_name(short.bytes()) {
-            return Err(Error::Invalid {
-                argument: "queue",
-                expected: "a name that is not empty, not '*', COUNT or BLOCK and has no ':'",
-            });
+            return Err(Error::QueueName);
         }
         Ok(self.names.queue(short.bytes()))
     }
@@ -200,7 +197,7 @@ impl<'c> Namespace<'c> {
         }
     }
 
-    /// Checks the permission to read which queues there are, for a call that opens the hash only if it has to.
+    /// Checks the permission to read `<ns>:queues`, for a call that opens the hash only if it has to.
     pub fn check_queues(&self) -> Result<(), Error> {
         self.check(Access::Read, self.names.queues.as_ref())
     }
@@ -220,7 +217,7 @@ impl<'c> Namespace<'c> {
         ZsetKey::open_named(self.call, &self.names.delays)
     }
 
-    /// The policies, and which queues there are. That a new queue is entered needs no permission to write.
+    /// `<ns>:queues`: the policies, and which queues there are. Adding a new queue needs no permission to write.
     pub fn queues(&self) -> Result<HashKey<'c>, Error> {
         self.check_queues()?;
         HashKey::open_named(self.call, &self.names.queues)
@@ -242,7 +239,7 @@ impl<'c> Namespace<'c> {
         self.dead_letters_of_server()
     }
 
-    /// Where the server itself buries a message, whoever the caller is.
+    /// The dead-letter keys, without a permission check: a lease that ran out is the server's work.
     pub fn dead_letters_of_server(&self) -> Result<DeadLetters<'c>, Error> {
         let dead = DeadLetters {
             map: HashKey::open_named(self.call, &self.names.dlq_data)?,
@@ -252,11 +249,11 @@ impl<'c> Namespace<'c> {
         Ok(dead)
     }
 
-    /// In a cluster, while the slot moves key by key, a missing key may be on the other node: then TRYAGAIN. To be called
-    /// with all keys of a call, of which `missing` says whether any is missing.
+    /// In a cluster, while the slot moves key by key, a missing key may be on the other node: then TRYAGAIN. `missing`:
+    /// whether any key of the call is missing.
     pub fn check_slot(&self, missing: bool) -> Result<(), Error> {
         let names = &self.names;
-        // The server by itself has asked before it opened anything.
+        // In a timer this was checked before any key was opened.
         if !server().cluster || !missing || self.user.is_none() || self.is_here() {
             return Ok(());
         }
@@ -268,7 +265,7 @@ impl<'c> Namespace<'c> {
         })
     }
 
-    /// In a cluster: whether this node is the one to ask for the keys of the namespace, now.
+    /// In a cluster: whether this node serves the keys of the namespace now.
     pub fn is_here(&self) -> bool {
         let names = &self.names;
         let keys =
@@ -276,7 +273,7 @@ impl<'c> Namespace<'c> {
         !server().cluster || self.call.owns_all(&keys.map(OwnedStr::as_ref))
     }
 
-    /// The short names of the queues that there are, in the order of the alphabet.
+    /// The short names of the known queues, sorted.
     pub fn known_queues(queues: &HashKey) -> Vec<OwnedStr> {
         let mut known = Vec::with_capacity(queues.len());
         queues.each(|queue, _| {
@@ -293,7 +290,7 @@ impl<'c> Namespace<'c> {
         self.call.reply_bytes(self.names.short(queue).unwrap_or(queue));
     }
 
-    /// Something becomes due at this time: whoever waits is woken then.
+    /// Something becomes due at this time: clients that wait are woken then.
     pub fn due_at(&self, unix_ms: i64) {
         crate::clock::waiting::due_at(self.call, &self.names.namespace, unix_ms);
     }

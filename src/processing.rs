@@ -1,7 +1,7 @@
-//! The processing list, and how ids are found in it: nobody else needs to know. The oldest id is at the right end, the
+//! The processing list. How ids are found is private to this file. The oldest id is at the right end, the
 //! newest at the left, and most messages are settled in about the order in which they were taken, so the ends come
-//! first. In a long list the deadlines help: where all consumers take messages for the same time, deadlines fall from
-//! left to right, and a search by deadline takes a few looks. These are hints: every hit is verified, every miss falls
+//! first. In a long list the deadlines help: where all consumers use the same lease time, deadlines fall from left to
+//! right, and a search by deadline needs a few probes. These are hints: every hit is verified, every miss falls
 //! back to a full search.
 
 use smallvec::{smallvec, SmallVec};
@@ -10,8 +10,8 @@ use crate::hash::IdMap;
 use crate::redis::list::{LremSide, Place};
 use crate::redis::{ListKey, StrRef, ZsetKey};
 
-/// Elements looked at from the right and from the left end before the server searches the list: each look costs as much
-/// as a few elements of that search.
+/// Elements probed at the right and at the left end before the server searches the list: each probe costs as much as a
+/// few elements of that search.
 const TAIL_PROBES: usize = 2;
 const HEAD_PROBES: usize = 1;
 /// The same at either end where the deadline says that the id is near it.
@@ -20,14 +20,14 @@ const END_PROBES: usize = 8;
 const WALK_MAX_LEN: usize = 4;
 /// Up to this length the server's own search is as fast as a search by deadline.
 const DEADLINE_SEARCH_MIN_LEN: usize = 1024;
-/// Looks that a search by deadline may take, and how many of them go by proportion before the rest goes by halves.
-const LOOKS_MAX: usize = 20;
-const LOOKS_BY_PROPORTION: usize = 6;
-/// Neighbours looked at one by one when the search has come close, or has met the wanted deadline on another id.
+/// Maximum probes of a search by deadline; the first ones interpolate, the rest bisect.
+const PROBES_MAX: usize = 20;
+const INTERPOLATED_PROBES: usize = 6;
+/// Neighbours probed one by one when the search has come close, or has met the wanted deadline on another id.
 const NEIGHBOURS: usize = 16;
 /// Elements that a pass over the list looks at in the time of one search by deadline.
 const PASS_PER_SEARCH: usize = 50;
-/// Elements in a row, none of them wanted, after which a pass is interrupted for searches by deadline.
+/// After this many elements in a row that are not wanted, a pass is interrupted for searches by deadline.
 const PATIENCE: usize = 16;
 
 pub struct Processing<'a, 'c> {
@@ -109,7 +109,7 @@ impl<'a, 'c> Processing<'a, 'c> {
         found
     }
 
-    /// The same in one pass from the right, without deadlines.
+    /// The same in one pass from the right, without using deadlines.
     pub fn pass(&mut self, ids: &[StrRef]) -> Vec<(usize, Place)> {
         let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate());
         let mut found = Vec::with_capacity(ids.len());
@@ -204,11 +204,11 @@ enum Hint {
     NearTail,
     NotNearTail,
     At(usize),
-    /// There is no deadline to go by.
+    /// The id has no deadline.
     Unknown,
 }
 
-/// One look at an element. None: it has no deadline.
+/// The result of one probe. None: the element has no deadline.
 enum Look {
     Found,
     /// Another id, with this deadline.
@@ -223,21 +223,21 @@ fn search_falling(
     wanted: f64,
     mut look: impl FnMut(usize) -> Option<Look>,
 ) -> Option<usize> {
-    for looks in 0..LOOKS_MAX {
+    for looks in 0..PROBES_MAX {
         if !(left < right && earliest <= wanted && wanted <= latest && earliest < latest) {
             return None;
         }
         if right - left <= NEIGHBOURS {
             return (left + 1..right).find(|index| matches!(look(*index), Some(Look::Found)));
         }
-        let share = if looks < LOOKS_BY_PROPORTION { (latest - wanted) / (latest - earliest) } else { 0.5 };
+        let share = if looks < INTERPOLATED_PROBES { (latest - wanted) / (latest - earliest) } else { 0.5 };
         let step = (share * (right - left) as f64) as usize;
         let guess = (left + step).clamp(left + 1, right - 1);
         match look(guess)? {
             Look::Found => return Some(guess),
             Look::Deadline(deadline) if deadline > wanted => (left, latest) = (guess, deadline),
             Look::Deadline(deadline) if deadline < wanted => (right, earliest) = (guess, deadline),
-            // Taken in the same call or the same millisecond: close by, on either side.
+            // Taken in the same call or the same millisecond: adjacent, on either side.
             Look::Deadline(_) => {
                 let on_the_right = guess + 1..(guess + 1 + NEIGHBOURS).min(right);
                 let on_the_left = guess.saturating_sub(NEIGHBOURS).max(left + 1)..guess;
@@ -303,7 +303,7 @@ mod tests {
         assert_eq!((wanted.missing, wanted.take(b"b"), wanted.missing), (1, Some(1), 0));
     }
 
-    /// Searches a row for the id at `target`; returns what was found and the number of looks.
+    /// Searches a row for the id at `target`; returns what was found and the number of probes.
     fn search(deadlines: &[f64], target: usize) -> (Option<usize>, usize) {
         let mut looks = 0;
         let last = deadlines.len() - 1;
@@ -337,7 +337,7 @@ mod tests {
             let target = target.index(row.len());
             let (found, looks) = search(&row, target);
             prop_assert!(found.is_none_or(|index| index == target));
-            prop_assert!(looks <= LOOKS_MAX + 2 * NEIGHBOURS);
+            prop_assert!(looks <= PROBES_MAX + 2 * NEIGHBOURS);
         }
 
         #[test]

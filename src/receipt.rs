@@ -1,6 +1,6 @@
 //! Attempts and receipts. The field `<id>:attempts` is `<n>-<µs>`, perhaps followed by a space and the last error. n counts
 //! deliveries. While the message is leased, µs is the server's time at delivery, and `<n>-<µs>` is the receipt; otherwise
-//! µs says since when the message can be taken. Pure, but for the latest µs that this process gave out.
+//! µs is the time since which the message can be taken. Pure, but for the latest µs that this process gave out.
 
 use std::sync::atomic::{AtomicI64, Ordering};
 

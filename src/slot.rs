@@ -17,9 +17,9 @@ pub fn hash_tag(key: &[u8]) -> Option<&[u8]> {
 }
 
 /// The node that owns a slot by the lines of CLUSTER NODES, as `host:port`. None if it is the one that was asked, if the
-/// slot is on its way there, or if nobody owns it.
+/// slot is being migrated to it, or if no node owns it.
 pub fn other_owner(nodes: &str, slot: u16) -> Option<String> {
-    // Only the node that was asked shows what is on its way.
+    // Only the node that was asked shows slots that migrate.
     if nodes.contains(&format!(" [{slot}-<-")) {
         return None;
     }

@@ -23,7 +23,7 @@ counters! {
     Claimed => "claimed",
     /// Entries of expire_monitor or delay_tasks that were stale and removed.
     Stale => "stale",
-    /// Messages that PARSEERR put away.
+    /// Messages that PARSEERR put into quarantine.
     Quarantined => "quarantined",
     /// Parse-error records dropped for max_count, or because they had expired.
     Trimmed => "trimmed",
@@ -44,7 +44,7 @@ counters! {
     Expired => "expired",
     /// Messages that became dead letters by NACK or by their last lease.
     Died => "died",
-    /// Messages that DEADLETTER gave up.
+    /// Messages that DEADLETTER made dead letters.
     DeadLettered => "dead_lettered",
     Redriven => "redriven",
     Cancelled => "cancelled",

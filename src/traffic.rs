@@ -1,5 +1,5 @@
-//! What went through each queue since the server started, and when a worker last asked for it. In memory only, for so many
-//! queues; RMQ.STATS shows it.
+//! What went through each queue since the server started, and when a worker last asked for it. In memory only, for at most
+//! `QUEUES_MAX` queues; RMQ.STATS shows it.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -26,54 +26,54 @@ pub struct Traffic {
     pub counts: [u64; EVENTS.len()],
     /// When a RESERVE last named the queue, Unix ms.
     pub asked_at: Option<i64>,
-    /// The latest use, as a number that only grows.
+    /// When it was last used: the value of `Counters::uses` then.
     used: u64,
 }
 
 #[derive(Default)]
-struct State {
+struct Counters {
     /// By the number of the database, then by the queue's full name.
     queues: IdMap<i32, IdMap<Vec<u8>, Traffic>>,
     len: usize,
     uses: u64,
 }
 
-/// Beyond, a queue that was not used for long is forgotten, and starts again at 0.
+/// With more, a queue that was not used for long is forgotten, and starts again at 0.
 const QUEUES_MAX: usize = 10_000;
 
 lazy_static::lazy_static! {
-    static ref STATE: Mutex<State> = Mutex::default();
+    static ref COUNTERS: Mutex<Counters> = Mutex::default();
 }
 
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+fn counters() -> MutexGuard<'static, Counters> {
+    COUNTERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 pub fn count(call: &Invocation, queue: &[u8], event: Event, messages: usize) {
     if messages > 0 {
-        state().change(call.selected_db(), queue, |traffic| traffic.counts[event as usize] += messages as u64);
+        counters().change(call.selected_db(), queue, |traffic| traffic.counts[event as usize] += messages as u64);
     }
 }
 
 /// A RESERVE names the queue.
 pub fn asked(call: &Invocation, queue: &[u8], now: Now) {
-    state().change(call.selected_db(), queue, |traffic| traffic.asked_at = Some(now.ms()));
+    counters().change(call.selected_db(), queue, |traffic| traffic.asked_at = Some(now.ms()));
 }
 
 pub fn of(call: &Invocation, queue: &[u8]) -> Traffic {
-    let state = state();
-    let known = state.queues.get(&call.selected_db()).and_then(|queues| queues.get(queue));
+    let counters = counters();
+    let known = counters.queues.get(&call.selected_db()).and_then(|queues| queues.get(queue));
     known.copied().unwrap_or_default()
 }
 
 /// The counters start again at 0; what is known of the workers stays.
 pub fn reset() {
-    for traffic in state().queues.values_mut().flat_map(IdMap::values_mut) {
+    for traffic in counters().queues.values_mut().flat_map(IdMap::values_mut) {
         traffic.counts = Default::default();
     }
 }
 
-impl State {
+impl Counters {
     fn change(&mut self, db: i32, queue: &[u8], change: impl FnOnce(&mut Traffic)) {
         self.uses += 1;
         if let Some(traffic) = self.queues.get_mut(&db).and_then(|queues| queues.get_mut(queue)) {
@@ -90,12 +90,12 @@ impl State {
         self.len += 1;
     }
 
-    /// The one of a few that was not used for the longest time.
+    /// Least recently used of a small sample.
     fn forget_one(&mut self) {
-        const LOOKS: usize = 16;
+        const SAMPLE: usize = 16;
         let all =
             self.queues.iter().flat_map(|(db, queues)| queues.iter().map(move |(name, traffic)| (db, name, traffic)));
-        let oldest = all.take(LOOKS).min_by_key(|(_, _, traffic)| traffic.used);
+        let oldest = all.take(SAMPLE).min_by_key(|(_, _, traffic)| traffic.used);
         let Some((db, name)) = oldest.map(|(db, name, _)| (*db, name.clone())) else { return };
         if let Some(queues) = self.queues.get_mut(&db) {
             queues.remove(&name);
@@ -110,13 +110,13 @@ mod tests {
 
     #[test]
     fn a_queue_that_is_used_stays_when_there_are_too_many() {
-        let mut state = State::default();
+        let mut counters = Counters::default();
         for number in 0..3 * QUEUES_MAX {
-            state.change(0, b"used", |traffic| traffic.counts[0] += 1);
-            state.change(number as i32 % 3, format!("queue-{number}").as_bytes(), |_| ());
+            counters.change(0, b"used", |traffic| traffic.counts[0] += 1);
+            counters.change(number as i32 % 3, format!("queue-{number}").as_bytes(), |_| ());
         }
-        assert_eq!(state.queues.values().map(IdMap::len).sum::<usize>(), state.len);
-        assert!(state.len <= QUEUES_MAX);
-        assert_eq!(state.queues[&0][&b"used"[..]].counts[0], 3 * QUEUES_MAX as u64);
+        assert_eq!(counters.queues.values().map(IdMap::len).sum::<usize>(), counters.len);
+        assert!(counters.len <= QUEUES_MAX);
+        assert_eq!(counters.queues[&0][&b"used"[..]].counts[0], 3 * QUEUES_MAX as u64);
     }
 }

@@ -115,7 +115,7 @@ impl<'c> Whereabouts<'c> {
     }
 
     /// Looks each id up in the lists of every known queue and of those that the ids name, in one pass over each. A list of
-    /// another type concerns its queue only, and is passed over. `queue` is what `<id>:queue` says. The ids are distinct.
+    /// another type is skipped. `queue` is the value of `<id>:queue`. The ids are distinct.
     pub fn look_everywhere<'i>(
         &mut self,
         ns: &Namespace<'c>,
@@ -158,7 +158,7 @@ impl<'c> Whereabouts<'c> {
     pub fn are_held(&mut self, ns: &Namespace<'c>, ids: &[StrRef]) -> Result<Vec<bool>, Error> {
         let mut by_queue: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
         for (number, id) in ids.iter().enumerate() {
-            // Without a deadline nobody holds it, or nobody will ever take it back.
+            // Without a deadline there is no lease.
             let queue = self.keys.expires.score(*id).and_then(|_| self.keys.payloads.get(queue_field(*id).as_ref()));
             if let Some(queue) = queue.filter(|queue| ns.names.short(queue.bytes()).is_some()) {
                 by_queue.entry(queue.bytes().to_vec()).or_default().push(number);
@@ -176,7 +176,7 @@ impl<'c> Whereabouts<'c> {
         Ok(are_held)
     }
 
-    /// Looks for those that are meant in the lists of one queue. A queue of another namespace is never followed.
+    /// Looks for those that are meant in the lists of one queue. A queue of another namespace is never touched.
     fn search(
         &mut self,
         ns: &Namespace<'c>,
@@ -191,7 +191,7 @@ impl<'c> Whereabouts<'c> {
         ns.check_processing(queue)?;
         let numbers: Vec<usize> = (0..all.len()).filter(|number| is_meant(&all[*number])).collect();
         let ids: Vec<StrRef> = numbers.iter().map(|number| all[*number].id).collect();
-        // The other list is searched all the same, for who passes the error over.
+        // The other list is searched all the same: some callers ignore this error.
         let mut unusable = Ok(());
         for is_pending in [true, false] {
             let lists = if is_pending { &mut self.keys.pending } else { &mut self.keys.processing };
@@ -209,7 +209,7 @@ impl<'c> Whereabouts<'c> {
         unusable
     }
 
-    /// Of several places, that counts which a repair would keep: processing while the lease runs, else pending, else
+    /// Of several places, the one that REPAIR would keep: processing while the lease runs, else pending, else
     /// delayed.
     fn state_of(&self, traces: &Traces, now: Now) -> Option<State> {
         if !self.keys.payloads.has(traces.id) {

@@ -16,12 +16,12 @@ const PASSED_PER_CALL: usize = 10_000;
 pub enum Visit {
     /// It counts for the batch.
     Taken,
-    /// It stays where it is, and does not count: nothing starves behind it.
+    /// It stays where it is, and does not count, so that ids behind it are not starved.
     Passed,
 }
 
 /// Visits ids with a score of at most `max`, lowest first, until `batch` are taken. Returns how many were passed. They
-/// take time, so one call passes only so many of them, and the next call goes on where it stopped.
+/// take time, so one call passes at most `PASSED_PER_CALL` of them, and the next call goes on where it stopped.
 pub fn walk(
     call: &Invocation,
     zset: &ZsetKey,
@@ -59,7 +59,7 @@ pub fn count(zset: &ZsetKey, max: f64, limit: usize) -> usize {
     count
 }
 
-/// How long an id is put off that the clock can neither move nor drop, so that the next calls do not meet it again.
+/// An id that the clock can neither move nor drop is postponed by this time, so that the next calls do not meet it again.
 pub const PUT_OFF_MS: i64 = 60_000;
 
 /// Due messages, checked and ready to move.
@@ -104,7 +104,7 @@ impl Due {
         Ok(due)
     }
 
-    /// How many ids leave the past: there may be more if it is a whole batch.
+    /// How many ids are not due any more; a full batch means more may be due.
     pub fn len(&self) -> usize {
         self.ready.len() + self.stale.len() + self.put_off.len()
     }

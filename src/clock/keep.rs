@@ -1,5 +1,5 @@
 //! Keeping a namespace's time: leases that have run out are taken back, delayed messages that are due become pending. A
-//! RESERVE does it, and a timer while somebody waits.
+//! RESERVE does it, and a timer while a client waits.
 
 use super::due::{Due, PUT_OFF_MS};
 use super::overdue::{Expired, Overdue};
@@ -16,14 +16,14 @@ use crate::redis::{HashKey, OwnedStr, StrRef, ZsetKey};
 use crate::stats::{self, Counter};
 use crate::traffic::{self, Event};
 
-/// Messages that die a second time in one step: the list of dead letters is searched for each.
+/// At most so many ids in one step that are dead letters already: each needs a search of dlq.
 const SECOND_DEATHS: usize = 4;
 /// Messages of either kind in one step, so that no step blocks the server for long.
 const STEP: usize = 100;
 
 const LEASE_RAN_OUT: &[u8] = b"lease ran out";
 
-/// The keys that time is kept in.
+/// The keys that keeping the time needs.
 pub struct Keys<'c> {
     pub payloads: HashKey<'c>,
     pub expires: ZsetKey<'c>,
@@ -173,7 +173,7 @@ impl<'c> Keys<'c> {
             overdue.put_off.iter().map(|(id, deadline)| (id.as_ref(), *deadline)).chain(stuck.iter().copied());
         let mut skipped = 0;
         for (id, deadline) in put_off {
-            // Whole numbers are the scripts', others are leases, and stay so.
+            // Deadlines of scripts are whole numbers, those of leases are not, and it stays that way.
             let later = match deadline.fract() == 0.0 {
                 true => (now.ms() + PUT_OFF_MS) as f64,
                 false => now.lease(PUT_OFF_MS),

@@ -1,5 +1,5 @@
-//! Where the next walk over a key goes on, after one that met many ids that had to stay. Kept in memory alone, for a few
-//! keys: to lose a place costs one walk from the start.
+//! Where the next walk over a key resumes, after one that met many ids that had to stay. Kept in memory only, for a few
+//! keys: without it a walk starts from the beginning.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicUsize, Ordering};
@@ -14,7 +14,7 @@ type Places = HashMap<(i32, Vec<u8>), f64>;
 lazy_static::lazy_static! {
     static ref PLACES: Mutex<Places> = Mutex::default();
 }
-/// How many there are, so that the usual call needs no look.
+/// How many there are, so that the usual call needs no lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
 /// The place in this key: a score, or a distance from the right end.

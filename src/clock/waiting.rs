@@ -1,4 +1,4 @@
-//! Who waits, and the timers that wake the server for them. While a client waits in a namespace there is one timer for it: it
+//! Clients that wait, and their timers. While a client waits in a namespace there is one timer for it: it
 //! fires when the earliest delay or lease is due, and at least once a second, to notice what plain commands and scripts
 //! have put there. It keeps the time, which fills the pending lists, and the server then serves the clients.
 
@@ -31,20 +31,20 @@ struct Waiting {
 }
 
 #[derive(Default)]
-struct State {
+struct Waiters {
     by_token: HashMap<usize, Waiting>,
     tokens: HashMap<(i32, Vec<u8>), usize>,
     last_token: usize,
-    /// The worst lateness of a timer since it was last asked for.
+    /// The worst lateness of a timer since INFO last showed it.
     worst_lateness_ms: i64,
 }
 
 lazy_static::lazy_static! {
-    static ref STATE: Mutex<State> = Mutex::default();
+    static ref WAITERS: Mutex<Waiters> = Mutex::default();
 }
 
-fn state() -> MutexGuard<'static, State> {
-    STATE.lock().unwrap_or_else(PoisonError::into_inner)
+fn waiters() -> MutexGuard<'static, Waiters> {
+    WAITERS.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// One waiting client.
@@ -57,21 +57,21 @@ impl Waiter {
     /// A client begins to wait for these queues; the next message is due at `next_due`, if any is delayed or leased.
     pub fn begin(ns: &Namespace, queues: Vec<Vec<u8>>, next_due: Option<f64>) -> Waiter {
         let key = (ns.call.selected_db(), ns.names.namespace.clone());
-        let mut state = state();
-        let token = match state.tokens.get(&key) {
+        let mut waiters = waiters();
+        let token = match waiters.tokens.get(&key) {
             Some(token) => *token,
             None => {
-                state.last_token += 1;
-                let token = state.last_token;
-                state.tokens.insert(key.clone(), token);
+                waiters.last_token += 1;
+                let token = waiters.last_token;
+                waiters.tokens.insert(key.clone(), token);
                 let (db, namespace) = key;
                 let queues = HashMap::new();
                 let waiting = Waiting { db, namespace, clients: 0, queues, timer: None, fires_at: i64::MAX };
-                state.by_token.insert(token, waiting);
+                waiters.by_token.insert(token, waiting);
                 token
             }
         };
-        if let Some(waiting) = state.by_token.get_mut(&token) {
+        if let Some(waiting) = waiters.by_token.get_mut(&token) {
             waiting.clients += 1;
             for queue in &queues {
                 *waiting.queues.entry(queue.clone()).or_insert(0) += 1;
@@ -82,8 +82,8 @@ impl Waiter {
     }
 
     pub fn end(&self, timers: Timers) {
-        let mut state = state();
-        let Some(waiting) = state.by_token.get_mut(&self.token) else { return };
+        let mut waiters = waiters();
+        let Some(waiting) = waiters.by_token.get_mut(&self.token) else { return };
         waiting.clients -= 1;
         for queue in &self.queues {
             if let Some(count) = waiting.queues.get_mut(queue) {
@@ -98,8 +98,8 @@ impl Waiter {
             if let Some(timer) = waiting.timer.take() {
                 timers.stop(timer);
             }
-            state.by_token.remove(&self.token);
-            state.tokens.remove(&key);
+            waiters.by_token.remove(&self.token);
+            waiters.tokens.remove(&key);
         }
     }
 }
@@ -128,33 +128,33 @@ fn next_look(next_due: Option<f64>) -> i64 {
 
 /// Something becomes due at this time.
 pub fn due_at(call: &Invocation, namespace: &[u8], unix_ms: i64) {
-    let mut state = state();
-    if state.by_token.is_empty() {
+    let mut waiters = waiters();
+    if waiters.by_token.is_empty() {
         return;
     }
     let key = (call.selected_db(), namespace.to_vec());
-    let Some(token) = state.tokens.get(&key).copied() else { return };
-    if let Some(waiting) = state.by_token.get_mut(&token) {
+    let Some(token) = waiters.tokens.get(&key).copied() else { return };
+    if let Some(waiting) = waiters.by_token.get_mut(&token) {
         waiting.fire_at(call.timers(), token, unix_ms);
     }
 }
 
-/// A timer has fired: keeps the time of its namespace, and starts the next one while somebody waits.
+/// A timer has fired: keeps the time of its namespace, and starts the next one while a client waits.
 pub fn fired(call: &Invocation, token: usize) -> Result<(), Error> {
     let now = Now::read();
     let (namespace, queues) = {
-        let mut state = state();
-        let Some(waiting) = state.by_token.get_mut(&token) else { return Ok(()) };
+        let mut waiters = waiters();
+        let Some(waiting) = waiters.by_token.get_mut(&token) else { return Ok(()) };
         waiting.timer = None;
         let lateness = now.ms().saturating_sub(waiting.fires_at);
         let found = (waiting.namespace.clone(), waiting.queues.keys().cloned().collect::<Vec<_>>());
-        // Whatever happens now, there is a next look.
+        // Whatever happens now, the timer fires again.
         waiting.fire_at(call.timers(), token, now.ms() + LOOK_EVERY_MS);
-        state.worst_lateness_ms = state.worst_lateness_ms.max(lateness);
+        waiters.worst_lateness_ms = waiters.worst_lateness_ms.max(lateness);
         found
     };
     let next = look(call, &namespace, &queues, now);
-    if let Some(waiting) = state().by_token.get_mut(&token) {
+    if let Some(waiting) = waiters().by_token.get_mut(&token) {
         waiting.fire_at(call.timers(), token, next.unwrap_or_else(|_| now.ms() + RETRY_MS));
     }
     Ok(())
@@ -188,7 +188,7 @@ fn look(call: &Invocation, namespace: &[u8], queues: &[Vec<u8>], now: Now) -> Re
     Ok(next)
 }
 
-/// Makes the server ask the clients that wait for these queues, where there is something pending.
+/// Makes the server serve the clients that wait for these queues, where a message is pending.
 pub fn wake<'a>(ns: &Namespace, queues: impl Iterator<Item = &'a [u8]>) {
     for short in queues {
         let pending = &ns.names.of_queue(short).pending;
@@ -201,17 +201,17 @@ pub fn wake<'a>(ns: &Namespace, queues: impl Iterator<Item = &'a [u8]>) {
 
 /// The queues of a namespace that clients wait for, by short name, and how many wait for each.
 pub fn queues_waited_for(ns: &Namespace) -> HashMap<Vec<u8>, usize> {
-    let state = state();
+    let waiters = waiters();
     let key = (ns.call.selected_db(), ns.names.namespace.clone());
-    let waiting = state.tokens.get(&key).and_then(|token| state.by_token.get(token));
+    let waiting = waiters.tokens.get(&key).and_then(|token| waiters.by_token.get(token));
     waiting.map_or_else(HashMap::new, |waiting| waiting.queues.clone())
 }
 
-/// Waiting clients, timers, and the worst lateness of a timer since the last look, in ms.
+/// Waiting clients, timers, and the worst lateness of a timer since the last INFO, in ms.
 pub fn gauges() -> [(&'static str, u64); 3] {
-    let mut state = state();
-    let clients: usize = state.by_token.values().map(|waiting| waiting.clients).sum();
-    let timers = state.by_token.values().filter(|waiting| waiting.timer.is_some()).count();
-    let lateness = std::mem::take(&mut state.worst_lateness_ms).max(0);
+    let mut waiters = waiters();
+    let clients: usize = waiters.by_token.values().map(|waiting| waiting.clients).sum();
+    let timers = waiters.by_token.values().filter(|waiting| waiting.timer.is_some()).count();
+    let lateness = std::mem::take(&mut waiters.worst_lateness_ms).max(0);
     [("waiting_clients", clients as u64), ("timers", timers as u64), ("worst_wakeup_lateness_ms", lateness as u64)]
 }

@@ -1,4 +1,4 @@
-//! One file a command, each from top to bottom: arguments, checks, change, reply. Effects and events follow from the
+//! One file per command, each from top to bottom: arguments, checks, change, reply. Effects and events follow from the
 //! change.
 
 pub mod admin;

@@ -33,15 +33,15 @@ pub struct User<'c> {
 enum Who {
     Known(NonNull<raw::RedisModuleUser>),
     /// There is no user: another module made the call, which the server trusts.
-    Nobody,
-    /// A name without a user: deleted since it logged in.
+    NoUser,
+    /// The user was deleted after the client logged in.
     Gone,
 }
 
 impl<'c> User<'c> {
     pub fn of(call: &'c Invocation<'c>) -> Self {
         // SAFETY: the context is alive, the names are freed by their handles. GetCurrentUserName reads through the
-        // client's user without a look, so it is only asked where a user is known to be there.
+        // client's user without a null check, so it is only called where there is a user.
         let who = unsafe {
             let id = api!(RedisModule_GetClientId(call.ctx()));
             let name = OwnedStr::take(api!(RedisModule_GetClientUserNameById(call.ctx(), id))).or_else(|| {
@@ -49,7 +49,7 @@ impl<'c> User<'c> {
                 call.has_user().then(|| OwnedStr::take(api!(RedisModule_GetCurrentUserName(call.ctx())))).flatten()
             });
             match name {
-                None => Who::Nobody,
+                None => Who::NoUser,
                 Some(name) => {
                     let user = api!(RedisModule_GetModuleUserFromUserName(name.as_ref().raw()));
                     NonNull::new(user).map_or(Who::Gone, Who::Known)
@@ -64,7 +64,7 @@ impl<'c> User<'c> {
     pub fn may_run(&self, command: &str) -> bool {
         let user = match self.who {
             Who::Known(user) => user,
-            Who::Nobody => return true,
+            Who::NoUser => return true,
             Who::Gone => return false,
         };
         let command = OwnedStr::new(command.as_bytes());
@@ -90,7 +90,7 @@ impl<'c> User<'c> {
     pub fn may(&self, access: Access, key: StrRef) -> bool {
         let user = match self.who {
             Who::Known(user) => user,
-            Who::Nobody => return true,
+            Who::NoUser => return true,
             Who::Gone => return false,
         };
         let flags = match access {
@@ -117,29 +117,29 @@ impl<'c> User<'c> {
     }
 
     /// Whether one and the same selector grants the command and the key: the server's check of a key alone accepts any
-    /// selector. So it is asked for this command with this key as its only one, which `derived_key_in_question` reports.
-    /// Commands in a namespace have no keys that the server asks for, so there only the command is checked again.
+    /// selector. So the server is asked about this command with this key as its only key, which `probed_key` reports.
+    /// Commands in a namespace have no keys as arguments, so there only the command is checked again.
     fn one_selector_grants(&self, user: NonNull<raw::RedisModuleUser>, key: StrRef, flags: c_int) -> bool {
-        // As many words as the call has: Redis 8 checks their number.
+        // As many arguments as the call has: Redis 8 checks their number.
         let mut words: SmallVec<[*mut raw::RedisModuleString; 16]> =
             self.call.argv().iter().map(|word| word.raw()).collect();
         let Some(first_argument) = words.get_mut(1) else { return true };
         *first_argument = key.raw();
-        QUESTION_FLAGS.store(flags, Ordering::Relaxed);
-        QUESTION.store(words.as_mut_ptr(), Ordering::Release);
+        PROBE_FLAGS.store(flags, Ordering::Relaxed);
+        PROBE.store(words.as_mut_ptr(), Ordering::Release);
         let granted = may_run(user, &mut words);
-        QUESTION.store(null_mut(), Ordering::Release);
+        PROBE.store(null_mut(), Ordering::Release);
         granted
     }
 }
 
-/// The words of the question that is being asked, if any, and what its key is needed for.
-static QUESTION: AtomicPtr<*mut raw::RedisModuleString> = AtomicPtr::new(null_mut());
-static QUESTION_FLAGS: AtomicI32 = AtomicI32::new(0);
+/// The arguments of our own permission probe, while it runs, and what its key is needed for.
+static PROBE: AtomicPtr<*mut raw::RedisModuleString> = AtomicPtr::new(null_mut());
+static PROBE_FLAGS: AtomicI32 = AtomicI32::new(0);
 
-/// What the derived key is needed for, if these are the words of a question of ours and no call of a client.
-pub(super) fn derived_key_in_question(argv: *mut *mut raw::RedisModuleString) -> Option<c_int> {
-    (QUESTION.load(Ordering::Acquire) == argv).then(|| QUESTION_FLAGS.load(Ordering::Relaxed))
+/// What the derived key is needed for, if these are the arguments of our own permission probe and not a client's call.
+pub(super) fn probed_key(argv: *mut *mut raw::RedisModuleString) -> Option<c_int> {
+    (PROBE.load(Ordering::Acquire) == argv).then(|| PROBE_FLAGS.load(Ordering::Relaxed))
 }
 
 const OK: c_int = raw::REDISMODULE_OK as c_int;

@@ -6,7 +6,8 @@ use redis_module::raw;
 /// Calls an API function that `missing()` has checked at load.
 macro_rules! api {
     ($name:ident ( $($arg:expr),* $(,)? )) => {
-        // The table is written once, by the server's init call, before any command can run.
+        // SAFETY: the table is written once, by the server's init call, before any command can run, and `missing()` has
+        // found every function in it.
         (redis_module::raw::$name.unwrap_unchecked())($($arg),*)
     };
 }
@@ -14,14 +15,18 @@ pub(super) use api;
 
 macro_rules! first_missing {
     ($($name:ident),* $(,)?) => {
-        $( if unsafe { (&raw const raw::$name).read() }.is_none() { return Some(stringify!($name)); } )*
+        $(
+            // SAFETY: the table is filled in by the server before this is called, on the one thread that runs modules,
+            // and never written again.
+            if unsafe { (&raw const raw::$name).read() }.is_none() {
+                return Some(stringify!($name));
+            }
+        )*
     };
 }
 
 /// The first required API function that this server does not offer.
 pub fn missing() -> Option<&'static str> {
-    // SAFETY (of the reads in the macro): the table is filled in by the server before this is called, on the one
-    // thread that runs modules, and never written again.
     first_missing!(
         RedisModule_Alloc,
         RedisModule_Free,

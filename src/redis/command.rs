@@ -18,7 +18,7 @@ pub struct Spec {
     /// Flags as RedisModule_CreateCommand takes them. With `getkeys-api` the server asks the module which keys a call has:
     /// for a key that may be absent (`Kind::KeyOrNone`), and for permission on derived keys (`acl`).
     pub flags: &'static str,
-    /// ACL categories, for servers that let a module say so (7.2 and later).
+    /// ACL categories, for servers where a module can set them (7.2 and later).
     pub categories: &'static str,
     pub args: &'static [Arg],
 }
@@ -43,7 +43,7 @@ pub enum Kind {
     /// A keyword without value.
     Word(&'static str),
     /// A keyword with a value.
-    Option(&'static str, Plain),
+    Option(&'static str, ValueType),
     /// Several arguments that come together.
     Group(&'static [Arg]),
     /// One of several.
@@ -51,7 +51,7 @@ pub enum Kind {
 }
 
 #[derive(Clone, Copy)]
-pub enum Plain {
+pub enum ValueType {
     Text,
     Integer,
 }
@@ -240,7 +240,7 @@ fn register_one(ctx: *mut raw::RedisModuleCtx, entry: &Entry) -> Result<(), Stri
         if api!(RedisModule_SetCommandInfo(command, &docs.command_info(spec))) != ok {
             return Err("the server refused the description".into());
         }
-        // Known since 7.2. Before, a module's command has no category, and users name it.
+        // Since 7.2. Before, a module's command has no category, and ACL rules have to name it.
         if let Some(set_categories) = raw::RedisModule_SetCommandACLCategories {
             let categories = c_string(spec.categories);
             if set_categories(command, categories.as_ptr()) != ok {
@@ -327,11 +327,11 @@ impl Docs {
                     entry.token = self.text(token);
                     raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_PURE_TOKEN
                 }
-                Kind::Option(token, plain) => {
+                Kind::Option(token, value) => {
                     entry.token = self.text(token);
-                    match plain {
-                        Plain::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
-                        Plain::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
+                    match value {
+                        ValueType::Text => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_STRING,
+                        ValueType::Integer => raw::RedisModuleCommandArgType_REDISMODULE_ARG_TYPE_INTEGER,
                     }
                 }
                 Kind::Group(inner) => {
@@ -386,7 +386,7 @@ mod tests {
             key("b", KeyUse::Read),
             required("batch", Kind::Integer),
             several("pair", Kind::Group(&[required("id", Kind::Text), required("payload", Kind::Text)])),
-            optional("count", Kind::Option("COUNT", Plain::Integer)),
+            optional("count", Kind::Option("COUNT", ValueType::Integer)),
         ],
     };
 
@@ -401,8 +401,8 @@ mod tests {
             args: &[required(
                 "which",
                 Kind::OneOf(&[
-                    required("count", Kind::Option("COUNT", Plain::Integer)),
-                    several("id", Kind::Option("IDS", Plain::Text)),
+                    required("count", Kind::Option("COUNT", ValueType::Integer)),
+                    several("id", Kind::Option("IDS", ValueType::Text)),
                 ]),
             )],
             ..TICK

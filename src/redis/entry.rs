@@ -53,7 +53,7 @@ pub unsafe extern "C" fn handler<C: Command>(
 /// # Safety
 /// As for `handler`.
 unsafe fn report_keys<C: Command>(ctx: *mut raw::RedisModuleCtx, argv: *mut *mut raw::RedisModuleString, argc: c_int) {
-    if let Some(flags) = acl::derived_key_in_question(argv) {
+    if let Some(flags) = acl::probed_key(argv) {
         api!(RedisModule_KeyAtPosWithFlags(ctx, 1, flags));
         return;
     }

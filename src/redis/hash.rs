@@ -124,7 +124,7 @@ impl HashKey<'_> {
         found.map(|found| found != 0)
     }
 
-    /// Whether no field has expired, as far as the server tells: fields that it has not removed yet still count in `len`.
+    /// Whether no field has expired, as far as the server shows: fields that it has not removed yet still count in `len`.
     pub fn none_has_expired(&self, now_ms: i64) -> bool {
         // SAFETY: the table of functions is filled in; the key is open, or null, which the server takes for a missing one.
         unsafe {

@@ -59,8 +59,8 @@ pub(super) fn count_call() {
     CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// A module is not told of CONFIG RESETSTAT. But the server has then counted fewer calls than the module has, and the
-/// counters start again. `running`: whether one of the calls is running now, which the server counts when it is over.
+/// A module is not notified of CONFIG RESETSTAT. But after it the server has counted fewer calls than the module has; then
+/// the counters start again. `running`: whether one of the calls is running now, which the server counts when it is over.
 pub(super) fn notice_reset(running: bool) {
     let calls = CALLS.load(Ordering::Relaxed);
     let expected = calls - CALLS_BEFORE_RESET.load(Ordering::Relaxed) - u64::from(running);
@@ -89,7 +89,7 @@ fn calls_counted_by_server() -> u64 {
 }
 
 impl Invocation<'_> {
-    /// Sets the counters to 0 if CONFIG RESETSTAT was called since the last look. Within a command that does not wait.
+    /// Sets the counters to 0 if CONFIG RESETSTAT was called since this was last checked. Within a command that does not wait.
     pub fn notice_reset_of_statistics(&self) {
         notice_reset(true);
     }

@@ -73,12 +73,12 @@ impl<'c> ListKey<'c> {
     }
 }
 
-/// Elements that the server's iterator passes in about the time of a fresh seek: from an end of the list, and at most.
+/// Steps of the server's iterator that cost as much as a seek from an end; the most that is ever stepped.
 const SEEK_COST: usize = 14;
 const STEPS_MAX: usize = 96;
 
 impl ListKey<'_> {
-    /// The element at `index`, counted from the left. A step from the last index asked for is cheap; to get further, the
+    /// The element at `index`, counted from the left. A step from the last index read is cheap; to get further, the
     /// handle is opened anew, and the server seeks node by node from the nearer end.
     pub fn at(&mut self, index: usize) -> Option<OwnedStr> {
         if let Some(position) = self.cursor.position {
@@ -248,10 +248,10 @@ impl ListKey<'_> {
     /// Every place of each element: its index in `elements`, and where. A few are searched by the server one by one, more
     /// in one pass.
     pub fn every_place_of(&mut self, elements: &[StrRef]) -> Vec<(usize, Place)> {
-        const FEW: usize = 4;
+        const SEARCH_ONE_BY_ONE_MAX: usize = 4;
         let mut found = Vec::new();
         let place = |index, is_last| Place { index, side: if is_last { LremSide::Tail } else { LremSide::Ambiguous } };
-        if elements.len() <= FEW {
+        if elements.len() <= SEARCH_ONE_BY_ONE_MAX {
             for (number, element) in elements.iter().enumerate() {
                 let places = self.places_of(*element, MayBeThere::Anywhere);
                 let last = places.last().copied();

@@ -1,5 +1,5 @@
 //! Loading the module. It is never unloaded: connections keep pointers to its commands (their last command, a queued
-//! transaction, what was read ahead from a pipeline), and the server looks at none of them. Upgrading is a restart or a
+//! transaction, what was read ahead from a pipeline), and the server checks none of them. Upgrading is a restart or a
 //! failover.
 
 use std::ffi::c_int;
@@ -90,7 +90,7 @@ static LOADED_AT: AtomicI64 = AtomicI64::new(0);
 const NOT_BY_A_COMMAND: u64 = u64::MAX;
 
 fn remember_load(ctx: *mut raw::RedisModuleCtx) {
-    // When the server starts, nobody is connected.
+    // When the server starts, no client is connected.
     let by_a_command = info::server_number(ctx, c"clients", c"connected_clients").is_some_and(|clients| clients > 0);
     let commands = commands_run(ctx).filter(|_| by_a_command);
     LOADED_AFTER.store(commands.unwrap_or(NOT_BY_A_COMMAND), Ordering::Relaxed);
@@ -102,7 +102,7 @@ fn commands_run(ctx: *mut raw::RedisModuleCtx) -> Option<u64> {
 }
 
 /// Whether the command that loaded the module is still running: the server has found fault with the settings of MODULE
-/// LOADEX, and unloads. Nobody holds a command of the module yet, and Redis 8 asserts that this unload succeeds.
+/// LOADEX, and unloads. No connection has a pointer to a command yet, and Redis 8 asserts that this unload succeeds.
 fn within_the_load(ctx: *mut raw::RedisModuleCtx) -> bool {
     // CONFIG RESETSTAT starts the count anew, and it might reach the same number again; not within this time.
     const SOON_MS: i64 = 1000;

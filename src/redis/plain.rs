@@ -158,7 +158,7 @@ impl Invocation<'_> {
     }
 
     /// Whether the server would accept a write to this sorted set now: false for a read-only replica, NOREPLICAS, MISCONF,
-    /// CLUSTERDOWN, a slot of another node, and during a failover or CLIENT PAUSE. A timer has to ask by itself.
+    /// CLUSTERDOWN, a slot of another node, and during a failover or CLIENT PAUSE. The server does not check this for a timer.
     pub fn may_write_to(&self, zset: StrRef) -> bool {
         let must_be_off = raw::REDISMODULE_CTX_FLAGS_SLAVE | raw::REDISMODULE_CTX_FLAGS_LOADING;
         // SAFETY: the function takes nothing.
@@ -194,7 +194,7 @@ impl Invocation<'_> {
 }
 
 impl Invocation<'_> {
-    /// The node that a slot belongs to, as `host:port`. None if it is this one, or on its way here.
+    /// The node that a slot belongs to, as `host:port`. None if it is this one, or if the slot is being migrated here.
     pub fn other_owner_of(&self, slot: u16) -> Option<String> {
         // SAFETY: "c" is one C string; the guard frees the reply.
         let reply = unsafe {
@@ -245,7 +245,7 @@ impl Reply {
             return None;
         }
         // SAFETY: the reply is alive, and an array; an index out of range gives null. An element is freed with its array,
-        // and by nobody else.
+        // and nowhere else.
         let element = unsafe { api!(RedisModule_CallReplyArrayElement(self.0, index)) };
         read(&ManuallyDrop::new(Reply(element)))
     }

@@ -6,7 +6,7 @@ use super::api::api;
 use super::{Invocation, StrRef};
 use crate::error::Error;
 
-/// A value in a map whose keys are words of ours.
+/// A value in a map whose keys are constants of the module.
 #[derive(Clone, Copy)]
 pub enum Value<'a> {
     Integer(i64),
@@ -64,7 +64,7 @@ impl Invocation<'_> {
         unsafe { api!(RedisModule_ReplyWithMap(self.ctx(), len as c_long)) };
     }
 
-    /// A word of ours, never data.
+    /// A constant of the module, never data.
     pub fn reply_word(&self, word: &'static CStr) {
         // SAFETY: as above.
         unsafe { api!(RedisModule_ReplyWithSimpleString(self.ctx(), word.as_ptr())) };

@@ -40,7 +40,7 @@ pub fn server() -> &'static Server {
 
 impl Server {
     pub(super) fn find_out(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
-        // A command may be renamed or disabled (rename-command): its effects would not be sent, and nobody would notice
+        // A command may be renamed or disabled (rename-command): its effects would not be sent, which would not be noticed
         // before a failover.
         let mut needed = Plain::ALL.iter().map(|plain| plain.name()).chain(ALSO_RUN);
         if let Some(name) = needed.find(|name| !has_command(ctx, name)) {

@@ -1,4 +1,4 @@
-//! Timers, and the signal that makes the server ask waiting clients again.
+//! Timers, and the signal that makes the server serve waiting clients again.
 
 use std::ffi::c_void;
 use std::ptr::{null_mut, without_provenance_mut};
@@ -23,7 +23,7 @@ impl Invocation<'_> {
         Timers(self.ctx())
     }
 
-    /// The server asks the clients that wait for this key, if it exists.
+    /// The server serves the clients that wait for this key, if it exists.
     pub fn signal_key_as_ready(&self, key: StrRef) {
         // SAFETY: context and name are alive.
         unsafe { api!(RedisModule_SignalKeyAsReady(self.ctx(), key.raw())) };
@@ -37,7 +37,7 @@ impl Timers {
         Timers(ctx)
     }
 
-    /// Fires once, in the database of this call; `token` says for whom.
+    /// Fires once, in the database of this call; `token` names the waiting namespace.
     pub fn start(self, after_ms: i64, token: usize) -> Timer {
         // SAFETY: the context is alive; the callback is a function of this module, which is never unloaded. The token is a
         // number, never used as a pointer.

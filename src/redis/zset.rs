@@ -62,12 +62,12 @@ impl ZsetKey<'_> {
     /// A small sorted set is stored compactly: scores with decimals are text there, and every insertion reads them one
     /// by one; among 50 leases that took 60 % of a RESERVE. So a set of some size is made to take the ordinary encoding, by
     /// a member too long for the compact one that is added and removed within the call. Asking for the encoding takes
-    /// too long, so this is done at one size, and above it now and then, whether it is needed or not.
+    /// too long, so this is done at one size, and above it for one insertion in 32, whether it is needed or not.
     fn leave_compact_encoding(&mut self) {
-        /// A set that grows comes by the first size; above the last (the server's default limit) none is compact.
+        /// A growing set passes the first size; above the last (the server's default limit) none is compact.
         const SIZES: std::ops::RangeInclusive<usize> = 12..=128;
         const ONE_IN: u32 = 32;
-        /// Spreads the turns, so that keys used in a fixed order all get theirs.
+        /// A pseudo-random turn, so that no key is always left out.
         const STRIDE: u32 = 0x9E37_79B9;
         static TURN: AtomicU32 = AtomicU32::new(0);
 

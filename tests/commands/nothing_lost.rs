@@ -71,7 +71,7 @@ impl Walk {
     }
 
     /// The ids that a call hands out.
-    fn told(&self, con: &mut Connection) -> Vec<String> {
+    fn reported(&self, con: &mut Connection) -> Vec<String> {
         match self.call(con) {
             Value::Nil => Vec::new(),
             rows => items(rows).into_iter().map(|row| text(items(row).remove(0))).collect(),
@@ -109,7 +109,7 @@ fn where_the_map_is_missing_every_id_stays_and_nothing_is_sent_or_touched() {
         let tap = ReplicaTap::attach(&server);
         let watcher = Watcher::on(&server, &[DELAYS, DUE, PENDING, WORK, DLQ, DLQ_MAP, MAP, ABSENT]);
         for _ in 0..5 {
-            assert_eq!(walk.told(&mut con), [""; 0], "{:?}", walk.words);
+            assert_eq!(walk.reported(&mut con), [""; 0], "{:?}", walk.words);
         }
         before.assert_unchanged(&mut con);
         assert!(watcher.untouched(), "{:?}", walk.words);
@@ -144,13 +144,13 @@ fn as_soon_as_the_map_is_there_every_message_is_delivered_once() {
             walk.call(&mut con);
         }
         ok!(con, "RENAME", ELSEWHERE, walk.map);
-        let mut told = Vec::new();
+        let mut reported = Vec::new();
         for _ in 0..MESSAGES.div_ceil(100) {
-            told.extend(walk.told(&mut con));
+            reported.extend(walk.reported(&mut con));
         }
-        told.sort();
+        reported.sort();
         let all: Vec<String> = (0..MESSAGES).map(|number| format!("m{number:03}")).collect();
-        assert_eq!(told, all, "{:?}", walk.words);
+        assert_eq!(reported, all, "{:?}", walk.words);
     }
 }
 
@@ -158,7 +158,7 @@ fn as_soon_as_the_map_is_there_every_message_is_delivered_once() {
 fn an_empty_walk_with_a_missing_map_says_and_counts_nothing() {
     for walk in WALKS {
         let server = Server::start();
-        assert_eq!(walk.told(&mut server.con()), [""; 0]);
+        assert_eq!(walk.reported(&mut server.con()), [""; 0]);
         assert_eq!((counter(&server, "skipped"), lines_that_name(&server, walk.map)), (0, 0), "{:?}", walk.words);
     }
 }
@@ -171,7 +171,7 @@ fn an_id_that_the_map_does_not_know_is_dropped_where_there_is_a_map() {
         walk.fill(&mut con);
         ok!(con, "HSET", walk.map, "somebody else", "payload");
         for _ in 0..MESSAGES.div_ceil(100) {
-            assert_eq!(walk.told(&mut con), [""; 0], "{:?}", walk.words);
+            assert_eq!(walk.reported(&mut con), [""; 0], "{:?}", walk.words);
         }
         let left: bool = ask!(con, "EXISTS", walk.ids);
         assert!(!left, "{:?}", walk.words);
@@ -317,7 +317,7 @@ fn a_replica_that_is_promoted_after_the_payloads_have_moved_on_drops_no_id() {
     ok!(heir.con(), "CLUSTER", "FAILOVER", "TAKEOVER");
     assert!(eventually(deadline(), || heir.is_primary()));
 
-    // Valkey has told the heir of the move; on Redis it takes the slot for whole.
+    // On Valkey the new owner knows that the slot moves; on Redis it assumes that it has all of it.
     let mut here = heir.con();
     let answered = || match run(&mut here, &reserve_tagged(&["COUNT", "100"])) {
         Ok(reply) => reply == Value::Nil,
@@ -437,7 +437,7 @@ fn an_id_that_stands_in_the_list_given_and_in_that_of_its_queue_leaves_both() {
 }
 
 #[test]
-fn replicas_and_listeners_hear_that_an_id_leaves_the_list_of_its_own_queue() {
+fn replicas_and_listeners_are_notified_that_an_id_leaves_the_list_of_its_own_queue() {
     for settle in [retry, bury] {
         let server = Server::start();
         let mut con = server.con();

@@ -44,12 +44,12 @@ impl Delivery {
         delivery
     }
 
-    /// The number of deliveries that the receipt tells.
+    /// The number of deliveries in the receipt.
     pub fn count(&self) -> i64 {
         parts(&self.receipt).0
     }
 
-    /// The time of delivery that the receipt tells, in µs.
+    /// The time of delivery in the receipt, in µs.
     pub fn micros(&self) -> i64 {
         parts(&self.receipt).1
     }

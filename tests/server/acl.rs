@@ -56,7 +56,7 @@ fn assert_allowed(server: &Server, row: &Row, eve: &mut Connection) {
 }
 
 #[test]
-fn the_permissions_that_the_key_specs_tell_are_enough() {
+fn the_permissions_that_the_key_specs_name_are_enough() {
     let server = Server::start();
     for row in ROWS {
         assert_allowed(&server, row, &mut Rules::of(row).eve(&server));

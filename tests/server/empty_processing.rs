@@ -101,8 +101,8 @@ fn a_processing_list_needs_permission_wherever_it_stands() {
         let args = with_processing(&call, b"web:work");
         let error = commands::call(&mut eve, &args).expect_err("a refusal");
         assert!(error_text(&error).starts_with("NOPERM "), "{}", error_text(&error));
-        let told: BTreeSet<String> = ask!(con, "COMMAND", "GETKEYS", &args);
-        assert!(told.contains("web:work") && told.len() == keys.len() + 1, "{told:?}");
+        let keys_found: BTreeSet<String> = ask!(con, "COMMAND", "GETKEYS", &args);
+        assert!(keys_found.contains("web:work") && keys_found.len() == keys.len() + 1, "{keys_found:?}");
     }
 }
 
@@ -111,7 +111,7 @@ fn command_getkeys_leaves_an_empty_processing_out() {
     let server = Server::start();
     let mut con = server.con();
     for (call, keys) in calls_without_processing("app:") {
-        let told: Vec<String> = ask!(con, "COMMAND", "GETKEYS", with_processing(&call, b""));
-        assert_eq!(told, keys, "{}", line_of(&call));
+        let keys_found: Vec<String> = ask!(con, "COMMAND", "GETKEYS", with_processing(&call, b""));
+        assert_eq!(keys_found, keys, "{}", line_of(&call));
     }
 }

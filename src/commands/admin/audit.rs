@@ -5,15 +5,15 @@
 
 use crate::checkup;
 use crate::error::Error;
-use crate::redis::command::{optional, Arg, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::Invocation;
 
 pub struct Audit;
 
 pub const ARGS: &[Arg] = &[
     NAMESPACE,
-    optional("cursor", Kind::Option("CURSOR", Plain::Integer)),
-    optional("count", Kind::Option("COUNT", Plain::Integer)),
+    optional("cursor", Kind::Option("CURSOR", ValueType::Integer)),
+    optional("count", Kind::Option("COUNT", ValueType::Integer)),
 ];
 pub const COMPLEXITY: &str = "O(N+L) for N elements looked at and the lengths L of all lists of the namespace";
 

@@ -1,7 +1,7 @@
 //! RMQ.CANCEL namespace [WAITING] IDS id [id …]
 //!
-//! The messages go, wherever they are, with every trace, dead letters of these ids too. Who holds one learns it: EXTEND and ACK
-//! find nothing. With WAITING a message in processing is left alone. Replies with an array: the former state of each, or nil.
+//! Removes the messages with every trace, wherever they are, dead letters of these ids too. Its holder's EXTEND and ACK find
+//! nothing. With WAITING a message in processing is left alone. Replies with an array: the former state of each, or nil.
 
 use crate::args::{self, Opt};
 use crate::clock::Now;
@@ -9,7 +9,7 @@ use crate::dead::death_field;
 use crate::error::Error;
 use crate::message::{forget_fields, queue_field};
 use crate::namespace::Namespace;
-use crate::redis::command::{optional, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::{Invocation, StrRef};
 use crate::stats::{self, Counter};
 use crate::whereabouts::{distinct, take_out, State, Traces, Whereabouts};
@@ -23,7 +23,11 @@ impl Command for Cancel {
         complexity: "O(N) for the lengths of the lists of the messages' queues, for several ids one pass over each",
         flags: "write",
         categories: "write slow",
-        args: &[NAMESPACE, optional("waiting", Kind::Word("WAITING")), several("id", Kind::Option("IDS", Plain::Text))],
+        args: &[
+            NAMESPACE,
+            optional("waiting", Kind::Word("WAITING")),
+            several("id", Kind::Option("IDS", ValueType::Text)),
+        ],
     };
 
     fn run<'c>(call: &'c Invocation<'c>) -> Result<(), Error> {
@@ -42,7 +46,7 @@ impl Command for Cancel {
         let found = places.look_up(&ns, &ids, Now::read())?;
 
         let stays = |traces: &Traces| waiting.is_some() && traces.state == Some(State::Processing);
-        // Where the hash is missing as a whole, that proves nothing about the messages.
+        // If the whole hash is missing, that proves nothing about the messages.
         let has_payloads = places.keys.payloads.exists();
         let goes: Vec<&Traces> = found.iter().filter(|traces| !stays(traces)).collect();
         let live: Vec<&&Traces> = goes.iter().filter(|_| has_payloads).collect();

@@ -1,4 +1,4 @@
-//! Looking and mending: what an operator asks of a namespace.
+//! Looking and mending: the commands for operators.
 
 pub mod audit;
 pub mod cancel;

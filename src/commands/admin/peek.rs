@@ -13,7 +13,7 @@ use crate::error::Error;
 use crate::message::{attempts_field, queue_field};
 use crate::namespace::Namespace;
 use crate::receipt::{since_ms, Attempts};
-use crate::redis::command::{optional, required, several, Arg, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, several, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::reply::Value;
 use crate::redis::zset::Walk;
 use crate::redis::{Invocation, OwnedStr, StrRef, ZsetKey};
@@ -51,18 +51,18 @@ impl Command for Peek {
         categories: "read slow",
         args: &[
             NAMESPACE,
-            optional("offset", Kind::Option("OFFSET", Plain::Integer)),
-            optional("count", Kind::Option("COUNT", Plain::Integer)),
+            optional("offset", Kind::Option("OFFSET", ValueType::Integer)),
+            optional("count", Kind::Option("COUNT", ValueType::Integer)),
             optional("nopayload", Kind::Word("NOPAYLOAD")),
             required(
                 "which",
                 Kind::OneOf(&[
-                    required("queue", Kind::Option("PENDING", Plain::Text)),
-                    required("queue", Kind::Option("PROCESSING", Plain::Text)),
+                    required("queue", Kind::Option("PENDING", ValueType::Text)),
+                    required("queue", Kind::Option("PROCESSING", ValueType::Text)),
                     of_any_queue("delayed", DELAYED),
                     of_any_queue("overdue", OVERDUE),
                     of_any_queue("dead", DEAD),
-                    several("id", Kind::Option("IDS", Plain::Text)),
+                    several("id", Kind::Option("IDS", ValueType::Text)),
                 ]),
             ),
         ],
@@ -119,7 +119,7 @@ fn parse<'c>(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<(Which<'c>, Page
     let missing = Error::Missing("PENDING, PROCESSING, DELAYED, OVERDUE, DEAD or IDS", "a queue or ids");
     let state_of = |word: &StrRef| states.into_iter().find(|state| word.bytes().eq_ignore_ascii_case(state.as_bytes()));
     let Some((position, state)) = words.iter().enumerate().find_map(|(at, word)| Some((at, state_of(word)?))) else {
-        // A word that is no option is the more helpful error.
+        // An unknown option is the more helpful error.
         args::options(words, [Opt::Value("OFFSET"), Opt::Value("COUNT"), Opt::Word("NOPAYLOAD")])?;
         return Err(missing);
     };
@@ -131,14 +131,14 @@ fn parse<'c>(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<(Which<'c>, Page
         [queue] => ns.queue(*queue).map(Some),
         [_, more, ..] => Err(Error::UnknownOption(more.bytes().to_vec())),
     };
-    let queue = || optional_queue()?.ok_or(Error::OptionNeedsValue(state));
+    let queue = || optional_queue()?.ok_or(Error::Incomplete(state, "a queue"));
     let which = match state {
         "PENDING" => Which::Pending(queue()?),
         "PROCESSING" => Which::Processing(queue()?),
         "DELAYED" => Which::Delayed(optional_queue()?),
         "OVERDUE" => Which::Overdue(optional_queue()?),
         "DEAD" => Which::Dead(optional_queue()?),
-        _ if rest.is_empty() => return Err(Error::OptionNeedsValue("IDS")),
+        _ if rest.is_empty() => return Err(Error::Incomplete("IDS", args::AT_LEAST_ONE_ID)),
         _ if offset.is_some() => return Err(Error::NotTogether("OFFSET", "IDS")),
         _ if count.is_some() => return Err(Error::NotTogether("COUNT", "IDS")),
         _ => Which::Ids(rest),
@@ -222,7 +222,7 @@ fn list<'c>(
     Ok(())
 }
 
-/// A message whose deadline has passed is in processing as a rule, but pending messages of scripts have deadlines, too.
+/// A message whose deadline has passed is usually in processing, but pending messages of scripts have deadlines, too.
 fn overdue<'c>(
     ns: &Namespace<'c>,
     places: &mut Whereabouts<'c>,

@@ -1,7 +1,7 @@
 //! RMQ.PURGE namespace [COUNT n] PENDING queue | DELAYED [queue] | DEAD [queue]
 //!
-//! Messages that wait, are delayed or dead go with their payloads, oldest first. Replies with how many: call it again until
-//! that is 0. A queue that is empty in every respect leaves the namespace's hash of queues.
+//! Removes pending, delayed or dead messages with their payloads, oldest first. Replies with how many: call it again until
+//! that is 0. A queue without messages and without a policy is removed from `<ns>:queues`.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::hash::IdSet;
 use crate::message::{forget_fields, queue_field};
 use crate::namespace::Namespace;
-use crate::redis::command::{optional, required, Arg, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::{LremSide, Place};
 use crate::redis::zset::Walk;
 use crate::redis::{Invocation, OwnedStr, StrRef, ZsetKey};
@@ -26,7 +26,7 @@ pub struct Purge;
 const STALE_PER_CALL: usize = 1000;
 /// Messages of other queues that a call passes once it has found one of the queue asked for.
 const PASSED_PER_CALL: usize = 10_000;
-/// Delayed and dead messages that are looked at to find out whether a queue is empty in every respect.
+/// Delayed and dead messages that are checked to find out whether a queue has none of either.
 const LOOKED_AT: usize = 1000;
 
 enum Which {
@@ -46,11 +46,11 @@ impl Command for Purge {
         categories: "write slow",
         args: &[
             NAMESPACE,
-            optional("count", Kind::Option("COUNT", Plain::Integer)),
+            optional("count", Kind::Option("COUNT", ValueType::Integer)),
             required(
                 "which",
                 Kind::OneOf(&[
-                    required("queue", Kind::Option("PENDING", Plain::Text)),
+                    required("queue", Kind::Option("PENDING", ValueType::Text)),
                     required("delayed", Kind::Group(DELAYED)),
                     required("dead", Kind::Group(DEAD)),
                 ]),
@@ -90,7 +90,7 @@ fn parse(ns: &Namespace, words: &[StrRef]) -> Result<(Which, usize), Error> {
     let state_of = |word: &StrRef| states.into_iter().find(|state| is(word, state));
     let Some((position, state)) = words.iter().enumerate().find_map(|(at, word)| Some((at, state_of(word)?))) else {
         args::options(words, [Opt::Value("COUNT")])?;
-        return Err(Error::Missing("PENDING, DELAYED or DEAD", "a queue"));
+        return Err(Error::Missing("PENDING, DELAYED or DEAD", "a queue (needed for PENDING only)"));
     };
     let [count] = args::options(&words[..position], [Opt::Value("COUNT")])?;
     let count = match count {
@@ -103,7 +103,7 @@ fn parse(ns: &Namespace, words: &[StrRef]) -> Result<(Which, usize), Error> {
         [_, more, ..] => return Err(Error::UnknownOption(more.bytes().to_vec())),
     };
     let which = match state {
-        "PENDING" => Which::Pending(queue.ok_or(Error::OptionNeedsValue("PENDING"))?),
+        "PENDING" => Which::Pending(queue.ok_or(Error::Incomplete("PENDING", "a queue"))?),
         "DELAYED" => Which::Delayed(queue),
         _ => Which::Dead(queue),
     };
@@ -136,7 +136,7 @@ impl Purging<'_, '_> {
             return Ok(0);
         }
         self.queues.insert(queue.bytes().to_vec());
-        // The payload of a message that somebody holds stays; only its copy goes.
+        // The payload of a leased message stays; only the copy of its id is removed.
         let ids: Vec<StrRef> = ids.iter().map(OwnedStr::as_ref).collect();
         let are_held = self.places.are_held(self.ns, &ids)?;
         let (mut gone, mut leaving) = (Vec::new(), 0);
@@ -223,7 +223,7 @@ impl Purging<'_, '_> {
         Ok(purged)
     }
 
-    /// Where the hash is missing as a whole, that proves nothing about the messages.
+    /// If the whole hash is missing, that proves nothing about the messages.
     fn has_payloads(&self, ids: usize) -> bool {
         let exists = self.places.keys.payloads.exists();
         if !exists {
@@ -252,7 +252,7 @@ impl Purging<'_, '_> {
         }
     }
 
-    /// Whether a queue has messages, or might have: only so many delayed and dead ones are looked at.
+    /// Whether a queue has messages, or might have: at most `LOOKED_AT` delayed and dead ones are checked.
     fn has_messages(&mut self, queue: &[u8]) -> bool {
         let keys = &mut self.places.keys;
         for lists in [&mut keys.pending, &mut keys.processing] {

@@ -1,7 +1,7 @@
 //! RMQ.RESCHEDULE namespace delay_ms IDS id [id …]
 //!
 //! Delayed and pending messages become due after delay_ms; with 0 they can be taken now. Replies with an array: 1, or 0 for an
-//! id that is in processing, dead, or unknown.
+//! id that is in processing, dead, lost or unknown.
 
 use crate::args;
 use crate::clock::Now;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::message::{attempts_field, queue_field};
 use crate::namespace::Namespace;
 use crate::receipt::Attempts;
-use crate::redis::command::{required, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{required, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::{Invocation, OwnedStr};
 use crate::stats::{self, Counter};
 use crate::whereabouts::{distinct, take_out, State, Traces, Whereabouts};
@@ -23,7 +23,7 @@ impl Command for Reschedule {
         complexity: "O(N+log(M)) for the lengths N of the lists of the messages' queues and the size M of delays",
         flags: "write",
         categories: "write slow",
-        args: &[NAMESPACE, required("delay_ms", Kind::Integer), several("id", Kind::Option("IDS", Plain::Text))],
+        args: &[NAMESPACE, required("delay_ms", Kind::Integer), several("id", Kind::Option("IDS", ValueType::Text))],
     };
 
     fn run<'c>(call: &'c Invocation<'c>) -> Result<(), Error> {
@@ -44,7 +44,7 @@ impl Command for Reschedule {
             let is_of_namespace = traces.queue.as_ref().is_some_and(|queue| ns.names.short(queue.bytes()).is_some());
             is_of_namespace && matches!(traces.state, Some(State::Pending | State::Delayed))
         };
-        // What is pending can be taken now already.
+        // A pending message can be taken now already.
         let moves = |traces: &&Traces| can_wait(traces) && (delay_ms > 0 || traces.state == Some(State::Delayed));
         let moving: Vec<&Traces> = found.iter().filter(moves).collect();
         let due = now.ms() + delay_ms;

@@ -1,8 +1,8 @@
 //! RMQ.STATS namespace [queue …]
 //!
-//! How much is where, what is late, who waits, and what went through. Replies with a map of the namespace's figures and
-//! `queues`, a map from each queue (all known ones, or those named) to the map of its own. The time does not depend on the
-//! number of messages.
+//! How many messages are in each state, what is late, how many clients wait, and what went through. Replies with a map of
+//! the namespace's figures and `queues`, a map from each queue (all known ones, or those named) to the map of its own. The
+//! time does not depend on the number of messages.
 
 use crate::clock::{waiting, Now};
 use crate::error::Error;
@@ -107,7 +107,7 @@ impl Line {
             Some((now.ms() - since_ms(&attempts, id.bytes())?).max(0))
         });
         let traffic = traffic::of(ns.call, queue.bytes());
-        // Whoever waits asks all the time.
+        // A waiting client counts as asking now.
         let asked_at = if waiting > 0 { Some(now.ms()) } else { traffic.asked_at };
         Ok(Line {
             pending: pending.len(),

@@ -14,7 +14,7 @@ use crate::namespace::Namespace;
 use crate::policy::Policy;
 use crate::receipt::Attempts;
 use crate::record::cut;
-use crate::redis::command::{optional, required, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::{Invocation, OwnedStr};
 use crate::settings;
 use crate::stats::{self, Counter};
@@ -38,12 +38,12 @@ impl Command for Nack {
             optional(
                 "fate",
                 Kind::OneOf(&[
-                    required("delay", Kind::Option("DELAY", Plain::Integer)),
+                    required("delay", Kind::Option("DELAY", ValueType::Integer)),
                     required("dead", Kind::Word("DEAD")),
                 ]),
             ),
-            optional("error", Kind::Option("ERROR", Plain::Text)),
-            optional("payload", Kind::Option("PAYLOAD", Plain::Text)),
+            optional("error", Kind::Option("ERROR", ValueType::Text)),
+            optional("payload", Kind::Option("PAYLOAD", ValueType::Text)),
         ],
     };
 

@@ -1,6 +1,6 @@
 //! RMQ.POLICY namespace [queue [ATTEMPTS n] [BACKOFF first_ms max_ms] [PAUSED yes|no] | queue RESET]
 //!
-//! Sets what is named and keeps the rest; without a value it reads, with RESET it forgets. The queue `*` is the
+//! Sets the values given and keeps the others; without a value it reads, RESET removes them. The queue `*` is the
 //! namespace's default. Replies with the effective policy; without a queue, with what is stored for each.
 
 use crate::args;
@@ -9,7 +9,7 @@ use crate::error::Error;
 use crate::lists::{PENDING, PROCESSING};
 use crate::namespace::Namespace;
 use crate::policy::{Policy, Stored, DEFAULT};
-use crate::redis::command::{optional, required, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::{HashKey, Invocation, ListKey, OwnedStr, StrRef};
 
 pub struct PolicyCommand;
@@ -36,7 +36,7 @@ impl Command for PolicyCommand {
                 "policy",
                 Kind::Group(&[
                     required("queue", Kind::Text),
-                    optional("attempts", Kind::Option("ATTEMPTS", Plain::Integer)),
+                    optional("attempts", Kind::Option("ATTEMPTS", ValueType::Integer)),
                     optional(
                         "backoff",
                         Kind::Group(&[
@@ -45,7 +45,7 @@ impl Command for PolicyCommand {
                             required("max_ms", Kind::Integer),
                         ]),
                     ),
-                    optional("paused", Kind::Option("PAUSED", Plain::Text)),
+                    optional("paused", Kind::Option("PAUSED", ValueType::Text)),
                     optional("reset", Kind::Word("RESET")),
                 ]),
             ),
@@ -94,14 +94,16 @@ impl Change {
         let mut words = words.iter();
         while let Some(word) = words.next() {
             let name = word.bytes().to_ascii_uppercase();
-            let mut value = |option| words.next().ok_or(Error::OptionNeedsValue(option));
+            let mut value = |missing: Error| words.next().ok_or(missing);
+            let two_values = || Error::Incomplete("BACKOFF", "its two values");
             match &name[..] {
                 b"ATTEMPTS" if change.attempts.is_none() => {
-                    change.attempts = Some(args::count("ATTEMPTS", value("ATTEMPTS")?.bytes())?);
+                    change.attempts =
+                        Some(args::count("ATTEMPTS", value(Error::OptionNeedsValue("ATTEMPTS"))?.bytes())?);
                 }
                 b"BACKOFF" if change.backoff.is_none() => {
-                    let first = args::delay_ms("BACKOFF", value("BACKOFF")?.bytes())?;
-                    let max = args::delay_ms("BACKOFF", value("BACKOFF")?.bytes())?;
+                    let first = args::delay_ms("BACKOFF", value(two_values())?.bytes())?;
+                    let max = args::delay_ms("BACKOFF", value(two_values())?.bytes())?;
                     if max < first {
                         return Err(Error::Invalid {
                             argument: "BACKOFF",
@@ -111,7 +113,7 @@ impl Change {
                     change.backoff = Some((first, max));
                 }
                 b"PAUSED" if change.paused.is_none() => {
-                    change.paused = Some(args::yes_or_no("PAUSED", value("PAUSED")?.bytes())?);
+                    change.paused = Some(args::yes_or_no("PAUSED", value(Error::OptionNeedsValue("PAUSED"))?.bytes())?);
                 }
                 b"RESET" if !change.reset => change.reset = true,
                 b"ATTEMPTS" => return Err(Error::RepeatedOption("ATTEMPTS")),
@@ -139,7 +141,7 @@ impl Change {
     }
 }
 
-/// The field also says that the queue exists, so RESET removes it only where the queue has no list.
+/// The field also means that the queue exists, so RESET removes it only where the queue has no list.
 fn store(ns: &Namespace, queues: &mut HashKey, queue: StrRef, policy: Stored, reset: bool) {
     let has_list = |suffix: &[u8]| {
         let name = OwnedStr::concat(ns.names.queue(queue.bytes()).bytes(), suffix);

@@ -13,7 +13,7 @@ use crate::id;
 use crate::lists::Lists;
 use crate::message::{attempts_field, queue_field};
 use crate::namespace::Namespace;
-use crate::redis::command::{optional, required, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::End;
 use crate::redis::zset::Walk;
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
@@ -23,7 +23,7 @@ use smallvec::SmallVec;
 
 pub struct Publish;
 
-/// Entries of `once` whose time is over, removed in one call.
+/// Expired entries of `once` removed in one call.
 const FORGOTTEN_PER_CALL: usize = 100;
 
 struct Request<'c> {
@@ -56,12 +56,12 @@ impl Command for Publish {
             optional(
                 "due",
                 Kind::OneOf(&[
-                    required("delay", Kind::Option("DELAY", Plain::Integer)),
-                    required("at", Kind::Option("AT", Plain::Integer)),
+                    required("delay", Kind::Option("DELAY", ValueType::Integer)),
+                    required("at", Kind::Option("AT", ValueType::Integer)),
                 ]),
             ),
-            optional("once", Kind::Option("ONCE", Plain::Integer)),
-            required("queue", Kind::Option("TO", Plain::Text)),
+            optional("once", Kind::Option("ONCE", ValueType::Integer)),
+            required("queue", Kind::Option("TO", ValueType::Text)),
             several("message", Kind::Group(&[required("id", Kind::Text), required("payload", Kind::Text)])),
         ],
     };
@@ -77,15 +77,17 @@ impl Command for Publish {
         let mut payloads = ns.payloads()?;
         let mut once = request.once_ms.map(|_| ns.once()).transpose()?;
         ns.check_pending(queue.bytes())?;
-        let mut place = match request.due {
-            Some(due) => Place::Delays(ns.delays()?, due),
+        let mut destination = match request.due {
+            Some(due) => Destination::Delays(ns.delays()?, due),
             None => {
                 ns.check_queues()?;
-                Place::Pending(Lists::pending_of(&ns), None)
+                Destination::Pending(Lists::pending_of(&ns), None)
             }
         };
-        ns.check_slot(!payloads.exists() || place.is_missing() || once.as_ref().is_some_and(|once| !once.exists()))?;
-        if let Place::Pending(pending, queues) = &mut place {
+        ns.check_slot(
+            !payloads.exists() || destination.is_missing() || once.as_ref().is_some_and(|once| !once.exists()),
+        )?;
+        if let Destination::Pending(pending, queues) = &mut destination {
             let list = pending.find(OwnedStr::retain(queue.as_ref()))?;
             let Some(pending) = pending.get(list) else {
                 return Err(pending.why_unusable(list));
@@ -111,14 +113,14 @@ impl Command for Publish {
                 once.add(message.id.as_ref(), (now.ms() + ms) as f64);
             }
         }
-        match &mut place {
-            Place::Delays(delays, due) => {
+        match &mut destination {
+            Destination::Delays(delays, due) => {
                 for message in new() {
                     delays.add(message.id.as_ref(), *due as f64);
                 }
                 ns.due_at(*due);
             }
-            Place::Pending(pending, queues) => {
+            Destination::Pending(pending, queues) => {
                 match request.urgent {
                     // The first named is taken first.
                     true => new().rev().for_each(|message| pending.push(0, End::Right, message.id.as_ref())),
@@ -144,18 +146,18 @@ impl Command for Publish {
     }
 }
 
-enum Place<'c> {
-    /// With the hash of queues, if the list comes into being.
+enum Destination<'c> {
+    /// With the hash of queues, if the list is created.
     Pending(Lists<'c>, Option<HashKey<'c>>),
     /// With the due time.
     Delays(ZsetKey<'c>, i64),
 }
 
-impl Place<'_> {
+impl Destination<'_> {
     fn is_missing(&self) -> bool {
         match self {
-            Place::Pending(..) => false,
-            Place::Delays(delays, _) => !delays.exists(),
+            Destination::Pending(..) => false,
+            Destination::Delays(delays, _) => !delays.exists(),
         }
     }
 }

@@ -13,7 +13,7 @@ use crate::hash::IdSet;
 use crate::lists::Lists;
 use crate::message::{attempts_field, queue_field};
 use crate::namespace::Namespace;
-use crate::redis::command::{optional, required, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::{LremSide, Place};
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef};
 use crate::skipped::Reason;
@@ -54,11 +54,11 @@ impl Command for Redrive {
                     required(
                         "oldest",
                         Kind::Group(&[
-                            required("count", Kind::Option("COUNT", Plain::Integer)),
-                            optional("queue", Kind::Option("QUEUE", Plain::Text)),
+                            required("count", Kind::Option("COUNT", ValueType::Integer)),
+                            optional("queue", Kind::Option("QUEUE", ValueType::Text)),
                         ]),
                     ),
-                    several("id", Kind::Option("IDS", Plain::Text)),
+                    several("id", Kind::Option("IDS", ValueType::Text)),
                 ]),
             ),
         ],
@@ -120,7 +120,10 @@ impl<'c> Which<'c> {
     fn parse(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<Self, Error> {
         if let [word, ids @ ..] = words {
             if word.bytes().eq_ignore_ascii_case(b"IDS") {
-                return if ids.is_empty() { Err(Error::OptionNeedsValue("IDS")) } else { Ok(Which::Ids(ids)) };
+                return match ids {
+                    [] => Err(Error::Incomplete("IDS", args::AT_LEAST_ONE_ID)),
+                    ids => Ok(Which::Ids(ids)),
+                };
             }
         }
         let [count, queue] = args::options(words, [Opt::Value("COUNT"), Opt::Value("QUEUE")])?;
@@ -167,8 +170,8 @@ impl Search<'_, '_> {
         Ok(Some(Letter { id: OwnedStr::retain(id), payload, queue }))
     }
 
-    /// The walk comes from the right. Letters that stay take time, so one call passes only so many, and the next goes on
-    /// where this one stopped.
+    /// From the right. Letters that stay take time, so one call passes at most `PASSED_PER_CALL`, and the next goes on where
+    /// this one stopped.
     fn oldest(
         &mut self,
         dead: &mut DeadLetters,
@@ -178,7 +181,7 @@ impl Search<'_, '_> {
         let (mut letters, mut leaving) = (Vec::new(), Leaving::new());
         let mut seen: IdSet<Vec<u8>> = IdSet::default();
         let mut passed = 0;
-        // Each queue asked for has a place of its own.
+        // Where to go on is kept for each queue named.
         let walk = OwnedStr::concat(dead.list.name().bytes(), only.map_or(b"", |queue| queue.bytes()));
         let start = resume::get(self.ns.call, walk.as_ref()).map_or(0, |distance| distance as usize);
         let start = if start < dead.list.len() { start } else { 0 };

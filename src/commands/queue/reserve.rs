@@ -19,7 +19,7 @@ use crate::processing::Processing;
 use crate::receipt::{self, Attempts};
 use crate::redis::acl::User;
 use crate::redis::blocking::{self, Waits};
-use crate::redis::command::{optional, required, several, Command, Kind, Plain, Spec, NAMESPACE};
+use crate::redis::command::{optional, required, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::End;
 use crate::redis::{server, Invocation, ListKey, OwnedStr, StrRef};
 use crate::settings;
@@ -81,9 +81,9 @@ impl Command for Reserve {
         args: &[
             NAMESPACE,
             required("lease_ms", Kind::Integer),
-            optional("count", Kind::Option("COUNT", Plain::Integer)),
-            optional("block", Kind::Option("BLOCK", Plain::Integer)),
-            several("queue", Kind::Option("FROM", Plain::Text)),
+            optional("count", Kind::Option("COUNT", ValueType::Integer)),
+            optional("block", Kind::Option("BLOCK", ValueType::Integer)),
+            several("queue", Kind::Option("FROM", ValueType::Text)),
         ],
     };
 

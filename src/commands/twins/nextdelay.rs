@@ -1,7 +1,7 @@
 //! RMQ.NEXTDELAY delay_tasks
 //!
-//! When DELAYTICK has something to do: [NO_TASK], [EXPIRED, due, id] or [WAITING, wait_ms, due, id]. The twin of
-//! get_next_delay_task.lua.
+//! Replies with when the next delayed message is due: [NO_TASK], [EXPIRED, due, id] or [WAITING, wait_ms, due, id]. The
+//! twin of get_next_delay_task.lua.
 
 use crate::clock::Now;
 use crate::error::Error;
@@ -13,7 +13,7 @@ pub struct NextDelay;
 impl Command for NextDelay {
     const SPEC: Spec = Spec {
         name: "RMQ.NEXTDELAY",
-        summary: "Tells when the next delayed message is due.",
+        summary: "Replies with when the next delayed message is due.",
         complexity: "O(1)",
         flags: "readonly fast",
         categories: "read fast",

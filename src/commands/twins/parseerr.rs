@@ -122,7 +122,7 @@ impl Quarantine<'_> {
     /// Oldest first, ids whose record has expired leave the queue too.
     fn drop_expired(&mut self) {
         let mut dropped = 0;
-        // One stays, so that the list is not gone for a moment.
+        // One stays, so that the list is never deleted and created again.
         while dropped < EXPIRED_PER_CALL && self.queue.len() > 1 {
             let Some(oldest) = self.queue.at(self.queue.len() - 1) else {
                 break;

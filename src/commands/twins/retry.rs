@@ -1,7 +1,7 @@
 //! RMQ.RETRY payload_map delay_tasks expire_monitor processing id payload delay [topic]
 //!
 //! Failure, to be tried again: the payload is replaced, and the message becomes due after `delay` seconds. A message
-//! that was settled already stays settled (NOMSG); one whose queue nobody knows is refused, because the next tick would
+//! that was settled already stays settled (NOMSG); one whose queue is unknown is refused, because the next tick would
 //! drop it. The id also leaves the processing list of its own queue, where that is not the one given. An empty
 //! `processing` means none; `topic` is accepted for the script's sake and unused.
 

@@ -10,7 +10,7 @@ use crate::clock::overdue::{Expired, Overdue};
 use crate::clock::Now;
 use crate::error::Error;
 use crate::lists::Lists;
-use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Plain, Spec};
+use crate::redis::command::{key, optional, required, Command, KeyUse, Kind, Spec, ValueType};
 use crate::redis::{HashKey, Invocation, ZsetKey};
 use crate::stats::{self, Counter};
 
@@ -29,7 +29,7 @@ impl Command for Timeouts {
             required("target_time", Kind::Text),
             required("batch", Kind::Integer),
             optional("all", Kind::Word("ALL")),
-            optional("claim", Kind::Option("CLAIM", Plain::Integer)),
+            optional("claim", Kind::Option("CLAIM", ValueType::Integer)),
         ],
     };
 
@@ -49,7 +49,7 @@ impl Command for Timeouts {
         let overdue = Overdue::find(&expire_monitor, &payload_map, &mut lists, target_time, batch)?;
 
         match claim_ms {
-            // A whole number, which ends the lease of whoever held the message.
+            // A whole number, which ends the receipt of the message's holder.
             Some(claim_ms) => {
                 for message in overdue.messages.iter().filter(|message| message.in_processing) {
                     expire_monitor.add(message.id.as_ref(), (now.ms() + claim_ms) as f64);

@@ -828,7 +828,7 @@ pub const ROWS: &[Row] = &[
         idle: step("RMQ.POLICY @ns q", "[attempts 3 backoff_first_ms 1000 backoff_max_ms 3600000 paused 0]", &[]),
         more: &[
             example(
-                "what is stored is told for each queue",
+                "replies with what is stored for each queue",
                 &["HSET @ns:queues q {\"attempts\":3}"],
                 step("RMQ.POLICY @ns", "[q [attempts 3]]", &[]),
             ),
