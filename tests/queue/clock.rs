@@ -365,6 +365,29 @@ fn most_messages_are_delivered_when_they_are_due_and_not_at_the_next_full_second
 }
 
 #[test]
+fn info_tells_how_late_a_timer_was_once() {
+    let server = Server::start();
+    let mut con = server.con();
+    let late = |con: &mut Connection| -> i64 {
+        let info: String = ask!(con, "INFO", "rmq");
+        let line = info.lines().find_map(|line| line.strip_prefix("rmq_worst_wakeup_lateness_ms:"));
+        line.and_then(|number| number.trim().parse().ok()).expect("a number")
+    };
+    let mut waiter = Waiter::start(&server);
+    let since = Instant::now();
+    delayed_order(&mut con, "a", 200);
+    late(&mut con);
+    // Something is due while the server does something else for a long time.
+    ok!(con, "DEBUG", "SLEEP", 1.5);
+    assert_eq!(waiter.served_id(), "a");
+    let elapsed = since.elapsed().as_millis() as i64;
+    let lateness = late(&mut con);
+    // 1300 ms at least, if the machine did not pause for more than a second between the first two commands.
+    assert!((1000..=elapsed).contains(&lateness), "{lateness} ms of {elapsed}");
+    assert_eq!(late(&mut con), 0, "it starts again, and nobody waits any more");
+}
+
+#[test]
 fn without_anybody_who_waits_nothing_moves() {
     let server = Server::start();
     let mut con = server.con();
