@@ -98,8 +98,8 @@ fn stats_of_named_queues_show_these_and_the_policy_in_force() {
     steps(
         &mut con,
         &[
-            ("RMQ.STATS app a:b", "ERR queue must be a name ..."),
-            ("RMQ.STATS app *", "ERR queue must be a name ..."),
+            ("RMQ.STATS app a:b", "ERR queue must not be empty, ..."),
+            ("RMQ.STATS app *", "ERR queue must not be empty, ..."),
             ("RMQ.STATS", "ERR wrong number of arguments ..."),
         ],
     );
@@ -192,7 +192,7 @@ fn the_age_of_the_next_message_counts_from_when_it_could_be_taken() {
         Value::Nil => None,
         age => Some(redis::from_redis_value::<i64>(age.clone()).unwrap()),
     };
-    // Nothing tells of an id of the producer's own that was never delivered.
+    // An id of the producer's own contains no time, and it was never delivered.
     order(&mut con, "own");
     assert_eq!(age(&mut con), None);
     let own = take(&mut con);
@@ -203,10 +203,10 @@ fn the_age_of_the_next_message_counts_from_when_it_could_be_taken() {
     assert!(age(&mut con).is_some_and(|ms| ms < 60), "{:?}", age(&mut con));
     let own = take(&mut con);
     ack(&mut con, &own);
-    // The server's own ids tell.
+    // The server's own ids contain a time.
     ok!(con, "RMQ.PUBLISH", "app", "TO", "orders", "*", "p");
     sleep_ms(30);
-    let waited = age(&mut con).expect("the id tells");
+    let waited = age(&mut con).expect("the id contains a time");
     assert!((30..3000).contains(&waited), "{waited}");
     let made = take(&mut con);
     ack(&mut con, &made);
@@ -215,7 +215,7 @@ fn the_age_of_the_next_message_counts_from_when_it_could_be_taken() {
     assert_eq!(age(&mut con), None);
     sleep_ms(320);
     tick(&mut con);
-    let waited = age(&mut con).expect("the id tells");
+    let waited = age(&mut con).expect("the id contains a time");
     assert!((0..280).contains(&waited), "{waited}");
     // Nobody can have waited for a negative time.
     let future = server_time_ms(&mut con) + HOUR;
@@ -225,7 +225,7 @@ fn the_age_of_the_next_message_counts_from_when_it_could_be_taken() {
 }
 
 #[test]
-fn stats_tell_who_waits_and_since_when_nobody_asked() {
+fn stats_show_who_waits_and_since_when_nobody_asked() {
     let server = Server::start();
     let mut con = server.con();
     order(&mut con, "a");
@@ -448,9 +448,9 @@ fn peek_says_what_is_wrong_with_its_words() {
                 "RMQ.PEEK app",
                 "ERR PENDING, PROCESSING, DELAYED, OVERDUE, DEAD or IDS must be given, followed by a queue or ids",
             ),
-            ("RMQ.PEEK app PENDING", "ERR option PENDING must be followed by its value"),
-            ("RMQ.PEEK app IDS", "ERR option IDS must be followed by its value"),
-            ("RMQ.PEEK app PENDING a:b", "ERR queue must be a name ..."),
+            ("RMQ.PEEK app PENDING", "ERR PENDING must be followed by a queue"),
+            ("RMQ.PEEK app IDS", "ERR IDS must be followed by at least one id"),
+            ("RMQ.PEEK app PENDING a:b", "ERR queue must not be empty, ..."),
             ("RMQ.PEEK app PENDING orders more", "ERR unknown option 'more'"),
             ("RMQ.PEEK app COUNT 0 DEAD", "ERR COUNT must be a positive integer"),
             ("RMQ.PEEK app OFFSET -1 DEAD", "ERR OFFSET must be an integer, 0 or more"),
