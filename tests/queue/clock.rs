@@ -574,3 +574,42 @@ fn payloads_that_arrive_after_their_ids_are_noticed() {
     waiter.since = Instant::now();
     assert_eq!(waiter.served_after(Duration::ZERO, SOON).payload, "pa");
 }
+
+/// A timer asks the server whether it may write, by a write that must change nothing.
+#[test]
+fn a_timer_with_nothing_to_do_changes_nothing_whatever_the_ids_are() {
+    let server = Server::start();
+    let replica = Replica::of(&server);
+    let mut con = server.con();
+    let ids = ["rmq:no-such-member", "1", "0", "-1", "1 0", "-inf", ""];
+    let held: Vec<Delivery> = ids.iter().map(|id| take_new(&mut con, id)).collect();
+    let before = Snapshot::of(&mut con);
+    let mut waiter = Waiter::from(&server, "mails");
+    sleep_ms(1300);
+    assert!(waiter.is_waiting());
+    before.assert_unchanged(&mut con);
+    replica.wait_synced();
+    assert_eq!(replica.digest(), server.digest());
+    for delivery in &held {
+        assert_eq!(extend(&mut con, delivery, HOUR), 1, "{:?}", delivery.id);
+        assert_eq!(ack(&mut con, delivery), 1, "{:?}", delivery.id);
+    }
+}
+
+#[test]
+fn the_log_names_the_key_that_keeps_a_lease_from_being_taken_back() {
+    for (key, policy) in [(PENDING, 25), (DLQ, 1), (DLQ_DATA, 1)] {
+        let server = Server::start();
+        let mut con = server.con();
+        ok!(con, "RMQ.POLICY", "app", "orders", "ATTEMPTS", policy);
+        order(&mut con, "a");
+        take_for(&mut con, 1);
+        ok!(con, "SET", key, "of another type");
+        sleep_ms(5);
+        tick(&mut con);
+        assert_eq!(counter(&server, "skipped"), 1, "{key}");
+        let log = server.log();
+        let line = log.lines().find(|line| line.contains("stay where they are")).unwrap_or_else(|| panic!("{log}"));
+        assert!(line.contains(&format!("'{key}'")), "{line}");
+    }
+}
