@@ -224,7 +224,7 @@ impl<'r> Runner<'r> {
         for (at, (op, call)) in ops.iter().zip(&resolved).enumerate() {
             let reply = plain_reply(op.way, &replies[places[at]]);
             let after = state_of(std::mem::replace(&mut replies[places[at] + 1], Reply::Null));
-            let step = Step { words: call, reply: &reply, after: &after, began, ended };
+            let step = Step { words: call, reply: &reply, after: &after, began, ended, now: ended };
             let mut followed = self.model.follow(&step);
             if followed.is_ok() && self.orderly {
                 let broken = self.model.broken_invariant(&NAMES).or_else(|| self.model.fault(NS));

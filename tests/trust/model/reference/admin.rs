@@ -41,6 +41,8 @@ impl Traces {
 enum Figure {
     Is(i64),
     Between(f64, f64),
+    /// So many at the beginning of the call, and so many at its end.
+    Count(usize, usize),
     Nil,
     Anything,
 }
@@ -53,6 +55,7 @@ impl Figure {
             (Figure::Between(from, to), Reply::Int(value)) => {
                 (from.max(0.0) - 1.0..=to.max(0.0) + 1.0).contains(&(*value as f64))
             }
+            (Figure::Count(least, most), Reply::Int(value)) => (*least as i64..=*most as i64).contains(value),
             (Figure::Nil, reply) => *reply == Reply::NilBulk,
             (Figure::Anything, _) => true,
             _ => false,
@@ -131,7 +134,7 @@ impl Model {
             due: self.score(&keys.delays, id),
             deadline: self.score(&keys.expires, id),
         };
-        let is_leased = traces.deadline.is_some_and(|deadline| deadline > step.ended);
+        let is_leased = traces.deadline.is_some_and(|deadline| deadline > step.now);
         traces.state = match &traces {
             _ if self.field(&keys.payloads, id).is_none() => self.field(&keys.dlq_map, id).map(|_| DEAD),
             found if !found.processing.is_empty() && is_leased => Some(PROCESSING),
@@ -198,15 +201,16 @@ impl Model {
         }
         checks.passed()?;
         let len = |ids: Vec<Bytes>| Figure::Is(ids.len() as i64);
+        let late = |zset: &[u8]| Figure::Count(self.up_to(zset, step.began).len(), self.up_to(zset, step.ended).len());
         let first = self.up_to(&keys.delays, f64::INFINITY).into_iter().next();
         let next_due = first.and_then(|id| self.score(&keys.delays, &id));
         let due_in = |due: f64| Figure::Between(due - step.ended, due - step.began);
         let figures = [
             ("delayed", len(self.up_to(&keys.delays, f64::INFINITY))),
-            ("due", len(self.up_to(&keys.delays, step.ended))),
+            ("due", late(&keys.delays)),
             ("next_due_in_ms", next_due.map_or(Figure::Nil, due_in)),
             ("leased", len(self.up_to(&keys.expires, f64::INFINITY))),
-            ("overdue", len(self.up_to(&keys.expires, step.ended))),
+            ("overdue", late(&keys.expires)),
             ("dead", Figure::Is(self.list(&keys.dlq).len() as i64)),
         ];
         let Reply::Array(replied) = step.reply else { wrong!("{:?} is no map", step.reply) };
@@ -293,7 +297,7 @@ impl Model {
             b"DEAD" => as_one(page(self.list(&keys.dlq).iter().rev().cloned().collect(), &keys.dlq_map), DEAD),
             b"OVERDUE" => {
                 let mut rows = Vec::new();
-                for id in page(self.up_to(&keys.expires, step.ended), &keys.payloads) {
+                for id in page(self.up_to(&keys.expires, step.now), &keys.payloads) {
                     let state = match self.is_held(&keys, &id) {
                         true => Some(PROCESSING),
                         false => self.find_messages(step, &keys, &[&id])?[0].state,
@@ -838,7 +842,7 @@ impl Model {
 
     /// What AUDIT would report, but for messages that a caller of TIMEOUTS has.
     pub fn fault(&self, namespace: &str) -> Option<String> {
-        let never = Step { words: &[], reply: &Reply::Null, after: &self.state, began: 1e12, ended: 1e12 };
+        let never = Step { words: &[], reply: &Reply::Null, after: &self.state, began: 1e12, ended: 1e12, now: 1e12 };
         let faults = self.faults(&never, &Keys::of(namespace.as_bytes()));
         let fault = faults.into_iter().find(|(kind, id)| *kind != "lost" || !self.held.contains(id));
         fault.map(|(kind, id)| format!("{} is {kind}", id.escape_ascii()))
@@ -853,6 +857,7 @@ fn expect_figures(replied: &[Reply], figures: &[(&str, Figure)]) -> Result<(), O
         let expected = match wrong.1 .1 {
             Figure::Is(value) => value.to_string(),
             Figure::Between(from, to) => format!("from {from} to {to}"),
+            Figure::Count(least, most) => format!("from {least} to {most}"),
             Figure::Nil | Figure::Anything => "nil".to_string(),
         };
         wrong!("{} should be {expected}, not {:?}", wrong.1 .0, wrong.0);
