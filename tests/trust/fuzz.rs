@@ -666,7 +666,8 @@ fn fuzz(settings: &[(&str, &str)], mut rng: Rng) {
     assert_eq!(server.info("rmq")["rmq_panics"], "0");
     // Nonsense alone, or sense alone, would prove little.
     assert!(tally.errors > tally.calls / 10 && tally.changes > tally.calls / 10);
-    const NOISE: u64 = 256 * 1024;
+    // The module keeps the names of the last few hundred namespaces, and counts for each queue: some memory comes and goes.
+    const NOISE: u64 = 768 * 1024;
     assert!(after < before + NOISE, "{} bytes were not given back", after - before);
 }
 
