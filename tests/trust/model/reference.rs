@@ -1087,8 +1087,12 @@ impl Model {
                 };
                 // A whole deadline on a pending message is a producing script's: it was produced anew.
                 let is_anew = deadline.is_some_and(|at| at.fract() == 0.0);
-                let attempts = self.field(&keys.payloads, &attempts_field(&id)).filter(|_| !is_anew);
-                let attempts = Attempts::read(attempts);
+                let attempts = Attempts::read(self.field(&keys.payloads, &attempts_field(&id)));
+                // Its receipts are later than the stored time all the same.
+                let attempts = match is_anew {
+                    true => Attempts { micros: attempts.micros, ..Attempts::default() },
+                    false => attempts,
+                };
                 self.push(&keys, &queue, &processing, false, &id);
                 self.hash_mut(&keys.payloads).insert(queue_field(&id), queue.clone());
                 let receipt = match replied.get(expected.len()) {
