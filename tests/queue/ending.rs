@@ -274,6 +274,17 @@ fn a_copy_of_a_held_message_is_purged_and_the_message_is_not() {
 }
 
 #[test]
+fn however_many_copies_of_a_held_message_are_purged_the_message_is_not() {
+    let server = Server::start();
+    let mut con = server.con();
+    let held = take_new(&mut con, "a");
+    ok!(con, "LPUSH", PENDING, "a", "a", "a");
+    steps(&mut con, &[("RMQ.PURGE app PENDING orders", "0")]);
+    assert_eq!(length(&mut con, PENDING), 0);
+    assert_eq!(ack(&mut con, &held), 1);
+}
+
+#[test]
 fn one_call_purges_a_batch_and_calls_until_0_purge_all() {
     let server = Server::builder().module_args(&["max-batch", "100"]).start();
     let mut con = server.con();
