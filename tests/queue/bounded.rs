@@ -250,3 +250,27 @@ fn over_the_memory_limit_only_what_adds_data_is_refused() {
     steps(&mut con, &[(&format!("RMQ.NACK app c {}-{} DELAY 50", held.0, held.1), "RETRY")]);
     assert_eq!(waiter.served_id(), "c");
 }
+
+#[test]
+fn names_that_clients_send_do_not_fill_the_memory() {
+    let server = Server::start();
+    let mut con = server.con();
+    let ask = |con: &mut Connection, ns: &str, queue: &str| {
+        assert_eq!(ok!(con, "RMQ.RESERVE", ns, 1000, "FROM", queue), Value::Nil);
+        ok!(con, "RMQ.PEEK", ns, "PENDING", queue);
+    };
+    ask(&mut con, "app", "orders");
+    let before = server.used_memory();
+    let long = "q".repeat(2_000_000);
+    for n in 0..20 {
+        ask(&mut con, "app", &format!("{long}{n}"));
+        ask(&mut con, &format!("{long}{n}"), "orders");
+    }
+    let name = "n".repeat(200);
+    for n in 0..30_000 {
+        ask(&mut con, &format!("{name}{}", n % 300), &format!("{name}{n}"));
+    }
+    drop(con);
+    let grown = server.used_memory().saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes");
+}
