@@ -105,7 +105,9 @@ from_source() {
         { tail -n 30 make.log >&2; fail "$1: the build failed"; }
     mkdir -p out/bin
     for tool in server cli benchmark; do
-        install -s "source/src/$package-$tool" "out/bin/$package-$tool"
+        install "source/src/$package-$tool" "out/bin/$package-$tool"
+        # The names of functions stay, for callgrind.
+        strip --strip-debug "out/bin/$package-$tool"
         [ "$package" = redis ] || ln -s "$package-$tool" "out/bin/redis-$tool"
     done
 }

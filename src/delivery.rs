@@ -30,11 +30,11 @@ pub struct Delivery<'c> {
     list: Option<usize>,
 }
 
-impl Delivery<'_> {
-    /// Counts what becomes of it for its queue.
-    pub fn count(&self, call: &Invocation, event: Event) {
-        if let Some(queue) = &self.queue {
-            traffic::count(call, queue.bytes(), event, 1);
+/// Counts what becomes of them for their queues.
+pub fn count(call: &Invocation, deliveries: &[Delivery], event: Event) {
+    for same in deliveries.chunk_by(|one, next| one.list == next.list) {
+        if let Some(queue) = same.first().and_then(|delivery| delivery.queue.as_ref()) {
+            traffic::count(call, queue.bytes(), event, same.len());
         }
     }
 }
@@ -83,11 +83,13 @@ pub fn current<'c>(
 pub fn open_processing(ns: &Namespace, deliveries: &mut [Delivery], processing: &mut Lists) -> Result<(), Error> {
     for delivery in deliveries {
         let Some(queue) = &delivery.queue else { continue };
-        let known = processing.len();
-        let list = processing.find(OwnedStr::retain(queue.as_ref()))?;
-        if list == known {
-            ns.check_processing(queue.bytes())?;
-        }
+        let list = match processing.known(queue.bytes()) {
+            Some(list) => list,
+            None => {
+                ns.check_processing(queue.bytes())?;
+                processing.find(OwnedStr::retain(queue.as_ref()))?
+            }
+        };
         if !processing.is_usable(list) {
             return Err(processing.why_unusable(list));
         }

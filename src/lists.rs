@@ -75,26 +75,31 @@ impl<'c> Lists<'c> {
         matches!(self.owner, Owner::Namespace(_))
     }
 
-    /// The number of the queue with this name, opened and checked when it is first met.
-    pub fn find(&mut self, name: OwnedStr) -> Result<usize, Error> {
+    /// The number of the queue with this name, if it was met before.
+    pub fn known(&mut self, name: &[u8]) -> Option<usize> {
         // Messages that are due together often belong to the same queue.
-        if self.queues.get(self.last).is_some_and(|queue| queue.name.bytes() == name.bytes()) {
-            return Ok(self.last);
+        if self.queues.get(self.last).is_some_and(|queue| queue.name.bytes() == name) {
+            return Some(self.last);
         }
         let known = match self.queues.len() {
-            // For fewer, comparing each is cheaper than hashing.
-            ..HASHED_FROM => self.queues.iter().position(|queue| queue.name.bytes() == name.bytes()),
+            // Below, a look at each is cheaper than a hash.
+            ..HASHED_FROM => self.queues.iter().position(|queue| queue.name.bytes() == name),
             HASHED_FROM.. => {
                 if self.by_name.is_empty() {
                     let known = self.queues.iter().enumerate();
                     self.by_name.extend(known.map(|(index, queue)| (queue.name.bytes().to_vec(), index)));
                 }
-                self.by_name.get(name.bytes()).copied()
+                self.by_name.get(name).copied()
             }
         };
-        if let Some(index) = known {
-            self.last = index;
-            return Ok(self.last);
+        self.last = known.unwrap_or(self.last);
+        known
+    }
+
+    /// The number of the queue with this name, opened and checked when it is first met.
+    pub fn find(&mut self, name: OwnedStr) -> Result<usize, Error> {
+        if let Some(index) = self.known(name.bytes()) {
+            return Ok(index);
         }
         let opened = match &mut self.owner {
             Owner::Caller(guard, access) => guard.open(*access, OwnedStr::concat(name.bytes(), self.suffix)),

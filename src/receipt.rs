@@ -43,10 +43,20 @@ impl<'a> Attempts<'a> {
 
 /// `<n>-<µs>`: the receipt of a delivery.
 pub fn text(count: i64, micros: i64) -> Digits {
+    with_time(count, &time(micros))
+}
+
+/// The end of a receipt, which the messages of one call share.
+pub fn time(micros: i64) -> Digits {
+    let mut text = Digits::of(b"-");
+    text.push(micros);
+    text
+}
+
+pub fn with_time(count: i64, time: &Digits) -> Digits {
     let mut text = Digits::new();
     text.push(count);
-    text.push_byte(b'-');
-    text.push(micros);
+    text.push_bytes(time.bytes());
     text
 }
 

@@ -1,18 +1,17 @@
 //! Instructions per message of the whole server, counted by callgrind, with an append-only file. Compares with
 //! docs/bench/instructions.csv and fails where RMQ takes more than 3 % more; UPDATE=1 writes that file anew.
 
-use super::lab::{median, Lab};
+use super::lab::Lab;
 use super::systems::{fresh_id, payload, Habit, Id, Step, System, Worker, NAMESPACE};
 use super::table::{read_facts, write_facts, Table};
 use super::twins::{Order, Twin, Work};
 use super::{client::send, common::Rng};
 
 const TOLERANCE: f64 = 1.03;
-/// Each figure is the median of so many counts: now and then the server's cron, which depends on how fast this machine is, runs
-/// within one.
-const WINDOWS: usize = 5;
-/// Lives of fifty messages each in a window.
-const LIVES: usize = 4;
+/// Each figure is the mean of so many counts, with other work in between.
+const WINDOWS: usize = 4;
+/// Lives of fifty messages each in one count.
+const LIVES: usize = 16;
 
 pub fn count(update: bool, full: bool) -> bool {
     let baseline = Table::read("instructions", 2);
@@ -105,8 +104,7 @@ fn lives(table: &mut Table) {
         let mut lab = Lab::under_callgrind();
         let mut worker = lab.worker(Habit { queues, ..Habit::fifty_in_flight(system, count) });
         (0..4).for_each(|_| lab.life(&mut worker));
-        let windows = (0..WINDOWS).map(|_| lab.cost(|lab| (0..LIVES).for_each(|_| lab.life(&mut worker))));
-        let cost = median(windows.collect::<Vec<_>>());
+        let cost = lab.cost(|lab| (0..LIVES).for_each(|_| lab.life(&mut worker)));
         let work = format!("life {count} at a time{}", if queues == 3 { " of three queues" } else { "" });
         table.add(&[&work, name], &[cost / (LIVES * 50) as f64]);
     }
@@ -165,13 +163,13 @@ fn growth(table: &mut Table, size: usize) {
 /// PUBLISH, RESERVE and ACK, each by itself.
 fn steps(lab: &mut Lab, worker: &mut Worker) -> [f64; 3] {
     const REQUESTS: usize = 2;
-    let mut costs = [const { Vec::new() }; 3];
+    let mut costs = [0.0; 3];
     for _ in 0..WINDOWS {
-        for (costs, step) in costs.iter_mut().zip([Step::Publish, Step::Take, Step::Settle]) {
-            costs.push(lab.cost(|lab| (0..REQUESTS).for_each(|_| lab.step(worker, step))));
+        for (cost, step) in costs.iter_mut().zip([Step::Publish, Step::Take, Step::Settle]) {
+            *cost += lab.cost(|lab| (0..REQUESTS).for_each(|_| lab.step(worker, step)));
         }
     }
-    costs.map(|costs| median(costs) / (REQUESTS * 50) as f64)
+    costs.map(|cost| cost / (WINDOWS * REQUESTS * 50) as f64)
 }
 
 /// So many messages pending, delayed and in processing; of the last the worker has the receipts.
@@ -222,13 +220,13 @@ fn twins(table: &mut Table) {
             lab.empty();
             let mut work = Work::new(twin, native, &lab.scripts);
             lab.send(|wire| work.fill(wire));
-            let mut costs = Vec::new();
+            let mut cost = 0.0;
             for _ in 0..WINDOWS {
-                costs.push(lab.cost(|lab| lab.send(|wire| (0..twin.burst()).for_each(|_| work.call(wire)))));
+                cost += lab.cost(|lab| lab.send(|wire| (0..twin.burst()).for_each(|_| work.call(wire))));
                 lab.send(|wire| work.refill(wire));
             }
             lab.verify(&work.expected());
-            table.add(&[&twin.name(), contender], &[median(costs) / (twin.burst() * twin.batch()) as f64]);
+            table.add(&[&twin.name(), contender], &[cost / (WINDOWS * twin.burst() * twin.batch()) as f64]);
         }
     }
 }

@@ -133,10 +133,7 @@ impl Lab {
     /// What a run costs: instructions under callgrind, else µs of processor time.
     pub fn cost(&mut self, run: impl FnOnce(&mut Lab)) -> f64 {
         if self.callgrind.is_some() {
-            self.callgrind("instrumentation on");
-            run(self);
-            self.callgrind("instrumentation off");
-            return self.dump().0;
+            return self.count(run).0;
         }
         let before = self.cpu();
         run(self);
@@ -145,24 +142,33 @@ impl Lab {
 
     /// The instructions of a run, and those in a function whose name contains this, with all that it calls.
     pub fn cost_within(&mut self, function: &str, run: impl FnOnce(&mut Lab)) -> (f64, f64) {
-        self.callgrind("instrumentation on");
-        run(self);
-        self.callgrind("instrumentation off");
-        let (total, text) = self.dump();
+        let (total, text) = self.count(run);
         (total, inclusive(&text, function))
     }
 
-    fn callgrind(&self, command: &str) {
+    /// The instructions of a run, and callgrind's dump. Without the server's cron: how often that runs depends on how fast
+    /// this machine is.
+    fn count(&mut self, run: impl FnOnce(&mut Lab)) -> (f64, String) {
+        self.callgrind(&["instrumentation on"]);
+        run(self);
+        self.callgrind(&["instrumentation off", "dump"]);
+        let (total, text) = self.dump();
+        (total - inclusive(&text, "serverCron"), text)
+    }
+
+    fn callgrind(&self, commands: &[&str]) {
         let mut vgdb = Command::new("vgdb");
-        vgdb.arg(format!("--pid={}", self.server.pid())).args(command.split(' '));
+        vgdb.arg(format!("--pid={}", self.server.pid()));
+        for command in commands {
+            vgdb.arg("-c").args(command.split(' '));
+        }
         let output = vgdb.output().expect("vgdb runs");
-        assert!(output.status.success(), "vgdb {command}: {}", String::from_utf8_lossy(&output.stderr));
+        assert!(output.status.success(), "vgdb {commands:?}: {}", String::from_utf8_lossy(&output.stderr));
     }
 
     /// What was counted since the last dump.
     fn dump(&self) -> (f64, String) {
         let folder = self.callgrind.as_ref().expect("a server under callgrind");
-        self.callgrind("dump");
         let prefix = format!("callgrind.{}.", self.server.pid());
         let is_ours = |path: &PathBuf| path.file_name().is_some_and(|name| name.to_string_lossy().starts_with(&prefix));
         let dumps = || std::fs::read_dir(folder).expect("a folder").flatten().map(|entry| entry.path());

@@ -110,6 +110,10 @@ impl Effect {
         }
         match command {
             Plain::HSet | Plain::HDel | Plain::LPush | Plain::RPush | Plain::ZAdd | Plain::ZRem => {
+                // Where there is a second, there are often many.
+                if self.words.len() + words.len() > self.words.capacity() {
+                    self.words.reserve(3 * self.words.len() + words.len());
+                }
                 words.iter().for_each(|word| self.words.push(OwnedStr::retain(*word)));
                 true
             }

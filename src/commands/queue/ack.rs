@@ -44,7 +44,7 @@ impl Command for Ack {
         delivery::forget_fields(&deliveries, &mut payloads);
 
         stats::add(Counter::Acked, deliveries.len());
-        deliveries.iter().for_each(|delivery| delivery.count(call, Event::Acked));
+        delivery::count(call, &deliveries, Event::Acked);
         call.reply_integer(deliveries.len() as i64);
         Ok(())
     }

@@ -103,7 +103,7 @@ impl Command for Nack {
             letters.bury(*id, payload.as_ref(), queue, Some(&death.to_json()));
             delivery::forget_fields(&deliveries, &mut payloads);
             stats::add(Counter::Died, 1);
-            delivery.count(call, Event::Died);
+            delivery::count(call, &deliveries, Event::Died);
             call.reply_word(c"DEAD");
         } else {
             let due = now.ms() + delay_ms.unwrap_or_else(|| policy.backoff_ms(before.count));
@@ -114,7 +114,7 @@ impl Command for Nack {
             payloads.set(attempts_field(*id).as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
             delays.add(*id, due as f64);
             ns.due_at(due);
-            delivery.count(call, Event::Retried);
+            delivery::count(call, &deliveries, Event::Retried);
             call.reply_word(c"RETRY");
         }
         stats::add(Counter::Nacked, 1);

@@ -241,11 +241,12 @@ impl<'c> Request<'c> {
         }
 
         let micros = receipt::next_micros(now, taken.iter().map(|message| message.micros).max().unwrap_or(0));
+        let time = receipt::time(micros);
         let deadline = now.lease(self.lease_ms);
         for message in &mut taken {
             let id = message.id.as_ref();
             let error = message.attempts.as_ref().and_then(|field| Attempts::parse(field.bytes()).error);
-            message.receipt = receipt::text(message.before.saturating_add(1), micros);
+            message.receipt = receipt::with_time(message.before.saturating_add(1), &time);
             let attempts = match error {
                 None => OwnedStr::new(message.receipt.bytes()),
                 Some(error) => OwnedStr::new(&[message.receipt.bytes(), b" ", error].concat()),
