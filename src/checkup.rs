@@ -2,6 +2,8 @@
 //! checks one page of all stored elements, and replies with the cursor of the next page. Each message of the page is looked
 //! up in every place in the same call, so that a message that moves between two calls is not taken for a fault.
 
+use std::collections::BTreeMap;
+
 use crate::args::{self, Opt};
 use crate::clock::Now;
 use crate::error::Error;
@@ -9,11 +11,11 @@ use crate::hash::IdSet;
 use crate::lists::Lists;
 use crate::message::queue_field;
 use crate::namespace::Namespace;
-use crate::redis::list::{End, Place};
+use crate::redis::list::{End, Place, Sought};
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
 use crate::settings;
 use crate::skipped::Reason;
-use crate::whereabouts::{distinct, take_out, State, Traces, Whereabouts};
+use crate::whereabouts::{is_nowhere, take_out, State, Traces, Whereabouts};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
@@ -245,7 +247,7 @@ impl<'c> Checkup<'c> {
         let messages = self.places.look_everywhere(ns, &ids, now)?;
         let dead_numbers: Vec<usize> = self.stored_once(entries, Part::DeadData);
         let dead_ids: Vec<StrRef> = dead_numbers.iter().map(|number| entries[*number].name.as_ref()).collect();
-        let in_dead_list = self.places.dead.list.every_place_of(&dead_ids);
+        let in_dead_list = self.places.dead.list.every_place_of(&Sought::of(&dead_ids));
         let has_payloads = self.places.keys.payloads.exists();
         let has_dead = self.places.dead.map.exists();
 
@@ -355,10 +357,6 @@ fn is_field(map: &HashKey, name: StrRef, fields: &[&[u8]]) -> bool {
     owner_of(name.bytes(), fields).is_some() && !map.has(queue_field(name).as_ref())
 }
 
-fn is_nowhere(traces: &Traces) -> bool {
-    traces.pending.is_empty() && traces.processing.is_empty() && traces.due.is_none()
-}
-
 /// What is to be mended.
 #[derive(Default)]
 struct Mending<'a> {
@@ -390,9 +388,8 @@ impl<'a> Mending<'a> {
         let mut to_pending: Vec<(usize, StrRef)> = Vec::new();
         self.in_pending.extend(places_of(&mut keys.pending, &self.unknown_pending));
         self.in_processing.extend(places_of(&mut keys.processing, &self.unknown_processing));
-        let (unknown_dead, _) = distinct(&self.unknown_dead);
-        let in_dead = checkup.places.dead.list.every_place_of(&unknown_dead);
-        self.in_dead.extend(in_dead.into_iter().map(|(number, place)| (place, unknown_dead[number])));
+        let in_dead = checkup.places.dead.list.every_place_of(&Sought::of(&self.unknown_dead));
+        self.in_dead.extend(in_dead.into_iter().map(|(number, place)| (place, self.unknown_dead[number])));
         for traces in std::mem::take(&mut self.messages) {
             let own = traces.queue.as_ref().filter(|queue| ns.names.short(queue.bytes()).is_some());
             match traces.state {
@@ -512,14 +509,15 @@ fn keep_one<'a>(
 
 /// Every place of each id in its list.
 fn places_of<'a>(lists: &mut Lists, ids: &[(usize, StrRef<'a>)]) -> Vec<(usize, Place, StrRef<'a>)> {
+    let mut by_list: BTreeMap<usize, Vec<StrRef>> = BTreeMap::new();
+    for (list, id) in ids {
+        by_list.entry(*list).or_default().push(*id);
+    }
     let mut places = Vec::new();
-    for number in 0..lists.len() {
-        let of_list: Vec<StrRef> = ids.iter().filter(|(list, _)| *list == number).map(|(_, id)| *id).collect();
-        let (of_list, _) = distinct(&of_list);
-        if let (Some(list), false) = (lists.get(number), of_list.is_empty()) {
-            let found = list.every_place_of(&of_list).into_iter();
-            places.extend(found.map(|(index, place)| (number, place, of_list[index])));
-        }
+    for (number, ids) in by_list {
+        let Some(list) = lists.get(number) else { continue };
+        let found = list.every_place_of(&Sought::of(&ids)).into_iter();
+        places.extend(found.map(|(index, place)| (number, place, ids[index])));
     }
     places
 }

@@ -209,3 +209,42 @@ fn one_record_that_is_missing_does_not_make_every_call_walk_over_the_queue() {
     });
     assert_no_more_than_20_times(few, many);
 }
+
+/// Ten times the work may take 40 times as long; each of many by each of many would take a hundred times as long.
+#[track_caller]
+fn assert_not_quadratic(few: u64, many: u64) {
+    assert!(many <= 40 * few, "{few} µs among few, {many} µs among ten times as many");
+}
+
+/// So many queues with one message each, and one queue with as many messages.
+fn fill_queues(con: &mut Connection, queues: usize) -> Vec<String> {
+    let script = "for n = 1, ARGV[1] do \
+                      redis.call('RMQ.PUBLISH', 'app', 'TO', 'q' .. n, 'm' .. n, 'p') \
+                      redis.call('RMQ.PUBLISH', 'app', 'TO', 'all', 'n' .. n, 'p') \
+                  end";
+    ok!(con, "EVAL", script, 0, queues);
+    (1..=queues).map(|number| format!("m{number}")).collect()
+}
+
+#[test]
+fn looking_up_messages_of_many_queues_takes_time_for_each_message_and_each_queue_but_not_for_each_pair() {
+    for command in ["rmq.audit", "rmq.repair", "rmq.peek", "rmq.cancel"] {
+        let [few, many] = [400, 4_000].map(|queues| {
+            let server = Server::builder().module_args(&["max-batch", "100000"]).start();
+            let mut con = server.con();
+            cheapest(&server, command, |_| {
+                ok!(con, "FLUSHALL");
+                let ids = fill_queues(&mut con, queues);
+                // Ids without message, of which each list has one.
+                let list = |id: &String| format!("app:{}:pending", id.replace('m', "q"));
+                ids.iter().for_each(|id| drop(ok!(con, "LPUSH", list(id), "none")));
+                match command {
+                    "rmq.peek" => ok!(con, command, "app", "NOPAYLOAD", "IDS", &ids),
+                    "rmq.cancel" => ok!(con, command, "app", "IDS", &ids),
+                    _ => ok!(con, command, "app"),
+                };
+            })
+        });
+        assert_not_quadratic(few, many);
+    }
+}
