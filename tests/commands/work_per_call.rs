@@ -216,6 +216,28 @@ fn assert_not_quadratic(few: u64, many: u64) {
     assert!(many <= 40 * few, "{few} µs among few, {many} µs among ten times as many");
 }
 
+#[test]
+fn cutting_a_long_queue_with_ids_without_record_takes_one_pass_over_it() {
+    let [few, many] = [2_000, 20_000].map(|count| {
+        let server = Server::start();
+        let mut con = server.con();
+        let script = "for n = 1, ARGV[1] do \
+                          redis.call('LPUSH', KEYS[1], 'm' .. n) \
+                          redis.call('HSET', KEYS[2], 'm' .. n, '{}') \
+                      end \
+                      redis.call('HDEL', KEYS[2], 'm' .. ARGV[1], 'm' .. ARGV[1] - 1)";
+        cheapest(&server, "rmq.parseerr", |_| {
+            ok!(con, "FLUSHALL");
+            ok!(con, "EVAL", script, 2, "errors", "records", count);
+            ok!(con, "CONFIG", "RESETSTAT");
+            ok!(con, "RMQ.PARSEERR", "records", "errors", WORK, DUE, MAP, "new", "{", "q", "why", 1, "", 1500);
+            let kept: (usize, usize) = (ask!(con, "LLEN", "errors"), ask!(con, "HLEN", "records"));
+            assert_eq!(kept, (1500, 1500));
+        })
+    });
+    assert_not_quadratic(few, many);
+}
+
 /// So many queues with one message each, and one queue with as many messages.
 fn fill_queues(con: &mut Connection, queues: usize) -> Vec<String> {
     let script = "for n = 1, ARGV[1] do \

@@ -7,10 +7,11 @@
 use crate::args;
 use crate::clock::Now;
 use crate::error::Error;
+use crate::hash::IdSet;
 use crate::message::Working;
 use crate::record::ParseError;
 use crate::redis::command::{key, key_or_none, optional, required, Command, KeyUse, Kind, Spec};
-use crate::redis::list::{LremSide, MayBeThere, Place};
+use crate::redis::list::{LremSide, MayBeThere, Place, Sought};
 use crate::redis::{server, HashKey, Invocation, ListKey, OwnedStr, StrRef};
 use crate::settings;
 use crate::stats::{self, Counter};
@@ -175,14 +176,19 @@ impl Quarantine<'_> {
     }
 
     fn cut_to(&mut self, len: usize) {
+        // Only where ids without record are in the queue can an id be there twice.
+        let may_be_twice = self.queue.len() > self.map.len();
+        let mut cut = Vec::new();
         while self.queue.len() > len {
-            let Some(oldest) = self.queue.pop_right() else { return };
-            // Only where ids without record are in the queue can an id be there twice.
-            let is_newer = self.queue.len() > self.map.len() && self.queue.last_place_of(oldest.as_ref()).is_some();
-            if !is_newer {
-                self.map.delete(oldest.as_ref());
-            }
-            stats::add(Counter::Trimmed, 1);
+            let Some(oldest) = self.queue.pop_right() else { break };
+            cut.push(oldest);
         }
+        let ids: Vec<StrRef> = cut.iter().map(OwnedStr::as_ref).collect();
+        let newer = if may_be_twice { self.queue.every_place_of(&Sought::of(&ids)) } else { Vec::new() };
+        let newer: IdSet<&[u8]> = newer.iter().map(|(number, _)| ids[*number].bytes()).collect();
+        for id in ids.iter().filter(|id| !newer.contains(id.bytes())) {
+            self.map.delete(*id);
+        }
+        stats::add(Counter::Trimmed, ids.len());
     }
 }
