@@ -9,7 +9,7 @@ use crate::clock::Now;
 use crate::error::Error;
 use crate::hash::IdSet;
 use crate::lists::Lists;
-use crate::message::queue_field;
+use crate::message::{is_field_of_message, is_message, owner_of, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
 use crate::redis::list::{End, Place, Sought};
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
@@ -267,7 +267,7 @@ impl<'c> Checkup<'c> {
         for ((id, number), mut places) in dead_ids.iter().zip(&dead_numbers).zip(dead_places) {
             places.sort_by_key(|place| place.index);
             let fault = match places.len() {
-                _ if is_field(&self.places.dead.map, *id, &DEAD_FIELDS) => Fault::OrphanFields,
+                0 if is_field(&self.places.dead.map, *id, &DEAD_FIELDS) => Fault::OrphanFields,
                 0 => Fault::Lost,
                 1 => continue,
                 _ => Fault::InTwoPlaces,
@@ -284,8 +284,8 @@ impl<'c> Checkup<'c> {
             let id = entry.name.as_ref();
             let is_stored = match entry.part {
                 Part::Payloads | Part::DeadData => continue,
-                Part::Dead => self.places.dead.map.has(id),
-                _ => self.places.keys.payloads.has(id),
+                Part::Dead => is_message(&self.places.dead.map, id, &DEAD_FIELDS),
+                _ => is_message(&self.places.keys.payloads, id, &FIELDS),
             };
             if is_stored {
                 continue;
@@ -319,10 +319,7 @@ impl<'c> Checkup<'c> {
             _ => (&self.places.dead.map, &DEAD_FIELDS),
         };
         let mut seen: IdSet<&[u8]> = IdSet::default();
-        let is_meant = |entry: &PageEntry| {
-            let owner = owner_of(entry.name.bytes(), fields).map(OwnedStr::new);
-            entry.part == part && owner.is_none_or(|owner| !map.has(owner.as_ref()))
-        };
+        let is_meant = |entry: &PageEntry| entry.part == part && !is_field_of_message(map, entry.name.as_ref(), fields);
         let meant = entries.iter().enumerate().filter(|(_, entry)| is_meant(entry));
         meant.filter(|(_, entry)| seen.insert(entry.name.bytes())).map(|(number, _)| number).collect()
     }
@@ -342,14 +339,6 @@ impl<'c> Checkup<'c> {
             (1, None) => (traces.due.is_some() && own.is_none()).then_some(Fault::WrongQueue),
         }
     }
-}
-
-const FIELDS: [&[u8]; 2] = [b":queue", b":attempts"];
-const DEAD_FIELDS: [&[u8]; 2] = [b":queue", b":death"];
-
-/// The id that a field belongs to by its name.
-fn owner_of<'a>(name: &'a [u8], fields: &[&[u8]]) -> Option<&'a [u8]> {
-    fields.iter().find_map(|field| name.strip_suffix(*field))
 }
 
 /// Whether this is a field by its name, and not an id that happens to end like one: such an id has a queue of its own.

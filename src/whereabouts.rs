@@ -8,7 +8,7 @@ use crate::dead::DeadLetters;
 use crate::error::Error;
 use crate::hash::IdMap;
 use crate::lists::Lists;
-use crate::message::queue_field;
+use crate::message::{is_message, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
 use crate::processing::Processing;
 use crate::redis::list::{Place, Sought};
@@ -91,7 +91,7 @@ impl<'c> Whereabouts<'c> {
         }
         let is_missing = |number: &usize| {
             let traces = &all[*number];
-            is_nowhere(traces) && self.keys.payloads.has(traces.id)
+            is_nowhere(traces) && self.is_live(traces.id)
         };
         let missing: Vec<usize> = (0..all.len()).filter(is_missing).collect();
         if !missing.is_empty() {
@@ -138,6 +138,10 @@ impl<'c> Whereabouts<'c> {
         Ok(all)
     }
 
+    pub fn is_live(&self, id: StrRef) -> bool {
+        is_message(&self.keys.payloads, id, &FIELDS)
+    }
+
     /// What is known of the ids before the lists were searched.
     fn without_lists<'i>(&self, ids: &[StrRef<'i>]) -> Vec<Traces<'i>> {
         let traces = |id: &StrRef<'i>| Traces {
@@ -148,7 +152,7 @@ impl<'c> Whereabouts<'c> {
             due: self.keys.delays.score(*id),
             pending: Vec::new(),
             processing: Vec::new(),
-            is_dead: self.dead.map.has(*id),
+            is_dead: is_message(&self.dead.map, *id, &DEAD_FIELDS),
         };
         ids.iter().map(traces).collect()
     }
@@ -204,7 +208,7 @@ impl<'c> Whereabouts<'c> {
     /// Of several places, the one that REPAIR would keep: processing while the lease runs, else pending, else
     /// delayed.
     fn state_of(&self, traces: &Traces, now: Now) -> Option<State> {
-        if !self.keys.payloads.has(traces.id) {
+        if !self.is_live(traces.id) {
             return traces.is_dead.then_some(State::Dead);
         }
         let is_leased = traces.deadline.is_some_and(|deadline| deadline > now.exact_ms());

@@ -358,6 +358,42 @@ fn peek_pages_from_what_comes_next() {
 }
 
 #[test]
+fn ids_without_message_take_no_place_on_a_page() {
+    let server = Server::start();
+    let mut con = server.con();
+    let now = server_time_ms(&mut con);
+    for number in 0..15 {
+        ok!(con, "ZADD", DELAYS, number, format!("none{number}"));
+        ok!(con, "ZADD", EXPIRES, number, format!("none{number}"));
+        for list in [PENDING, WORK, DLQ] {
+            ok!(con, "RPUSH", list, format!("none{number}"));
+        }
+    }
+    for number in 0..3 {
+        for id in ["o", "w", "d", "x"].map(|letter| format!("{letter}{number}")) {
+            let map = if id.starts_with('x') { DLQ_DATA } else { PAYLOADS };
+            ok!(con, "HSET", map, &id, "p", format!("{id}:queue"), "app:orders");
+        }
+        ok!(con, "LPUSH", PENDING, format!("o{number}"));
+        ok!(con, "LPUSH", WORK, format!("w{number}"));
+        ok!(con, "ZADD", EXPIRES, now - 10 + number, format!("w{number}"));
+        ok!(con, "ZADD", DELAYS, now + HOUR + number, format!("d{number}"));
+        ok!(con, "LPUSH", DLQ, format!("x{number}"));
+    }
+    let states =
+        [("PENDING orders", "o"), ("PROCESSING orders", "w"), ("OVERDUE", "w"), ("DELAYED", "d"), ("DEAD", "x")];
+    for (which, letter) in states {
+        let page = |con: &mut Connection, words: &str| {
+            let rows = peek(con, &format!("{words} {which}"));
+            ids_of(&rows).iter().map(|id| id.replace(letter, "")).collect::<Vec<_>>().concat()
+        };
+        assert_eq!(page(&mut con, "COUNT 2"), "01", "{which}");
+        assert_eq!(page(&mut con, "COUNT 2 OFFSET 2"), "2", "{which}");
+        assert_eq!(page(&mut con, ""), "012", "{which}");
+    }
+}
+
+#[test]
 fn peek_follows_a_message_through_its_life_whoever_moves_it() {
     let server = Server::start();
     let mut con = server.con();

@@ -9,7 +9,7 @@ use crate::args::{self, Opt};
 use crate::dead::death_field;
 use crate::error::Error;
 use crate::hash::IdSet;
-use crate::message::{forget_fields, queue_field};
+use crate::message::{forget_fields, is_message, queue_field, DEAD_FIELDS};
 use crate::namespace::Namespace;
 use crate::redis::command::{optional, required, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::{LremSide, Place};
@@ -145,7 +145,7 @@ impl Purging<'_, '_> {
                 break;
             }
             leaving += 1;
-            if !is_held && self.places.keys.payloads.has(*id) {
+            if !is_held && self.places.is_live(*id) {
                 gone.push(*id);
             }
         }
@@ -176,7 +176,7 @@ impl Purging<'_, '_> {
         let mut gone = Vec::new();
         for (id, is_held) in in_order.into_iter().zip(are_held) {
             self.places.keys.delays.remove(id);
-            if !is_held && self.places.keys.payloads.has(id) {
+            if !is_held && self.places.is_live(id) {
                 gone.push(id);
             }
         }
@@ -199,7 +199,7 @@ impl Purging<'_, '_> {
             let Some(id) = dead.list.at(index) else { break };
             let field = queue_field(id.as_ref());
             let own = dead.map.get(field.as_ref());
-            let is_stored = dead.map.has(id.as_ref());
+            let is_stored = is_message(&dead.map, id.as_ref(), &DEAD_FIELDS);
             if is_stored && queue.is_some_and(|queue| own.as_ref().is_none_or(|own| own.bytes() != queue.bytes())) {
                 passed += 1;
                 continue;
