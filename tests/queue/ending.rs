@@ -400,6 +400,8 @@ fn bad_words_are_refused_and_change_nothing() {
             ("RMQ.PURGE app PROCESSING orders", "ERR unknown option 'PROCESSING'"),
             ("RMQ.PURGE app COUNT 0 DELAYED", "ERR COUNT must be a positive integer"),
             ("RMQ.PURGE app DELAYED orders mails", "ERR unknown option 'mails'"),
+            ("RMQ.PURGE app DEAD COUNT 5", "ERR option COUNT must come before DEAD"),
+            ("RMQ.PURGE app PENDING orders count 5", "ERR option COUNT must come before PENDING"),
         ],
     );
     before.assert_unchanged(&mut con);

@@ -6,6 +6,7 @@
 
 use serde_json::Value as Json;
 
+use super::{queue_after, split_at_state};
 use crate::args::{self, Opt};
 use crate::clock::Now;
 use crate::dead::death_field;
@@ -117,22 +118,15 @@ const fn of_any_queue(name: &'static str, words: &'static [Arg]) -> Arg {
 }
 
 fn parse<'c>(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<(Which<'c>, Page), Error> {
+    let known = [Opt::Value("OFFSET"), Opt::Value("COUNT"), Opt::Word("NOPAYLOAD")];
     let states = ["PENDING", "PROCESSING", "DELAYED", "OVERDUE", "DEAD", "IDS"];
-    let missing = Error::Missing("PENDING, PROCESSING, DELAYED, OVERDUE, DEAD or IDS", "a queue or ids");
-    let state_of = |word: &StrRef| states.into_iter().find(|state| word.bytes().eq_ignore_ascii_case(state.as_bytes()));
-    let Some((position, state)) = words.iter().enumerate().find_map(|(at, word)| Some((at, state_of(word)?))) else {
+    let Some((options, state, rest)) = split_at_state(words, &states) else {
         // An unknown option is the more helpful error.
-        args::options(words, [Opt::Value("OFFSET"), Opt::Value("COUNT"), Opt::Word("NOPAYLOAD")])?;
-        return Err(missing);
+        args::options(words, known)?;
+        return Err(Error::Missing("PENDING, PROCESSING, DELAYED, OVERDUE, DEAD or IDS", "a queue or ids"));
     };
-    let [offset, count, no_payload] =
-        args::options(&words[..position], [Opt::Value("OFFSET"), Opt::Value("COUNT"), Opt::Word("NOPAYLOAD")])?;
-    let rest = &words[position + 1..];
-    let optional_queue = || match rest {
-        [] => Ok(None),
-        [queue] => ns.queue(*queue).map(Some),
-        [_, more, ..] => Err(Error::UnknownOption(more.bytes().to_vec())),
-    };
+    let [offset, count, no_payload] = args::options(options, known)?;
+    let optional_queue = || queue_after(ns, state, rest, &["OFFSET", "COUNT", "NOPAYLOAD"]);
     let queue = || optional_queue()?.ok_or(Error::Incomplete(state, "a queue"));
     let which = match state {
         "PENDING" => Which::Pending(queue()?),

@@ -5,6 +5,7 @@
 
 use std::collections::BTreeSet;
 
+use super::{queue_after, split_at_state};
 use crate::args::{self, Opt};
 use crate::dead::death_field;
 use crate::error::Error;
@@ -88,23 +89,17 @@ const DELAYED: &[Arg] = &[required("delayed", Kind::Word("DELAYED")), QUEUE];
 const DEAD: &[Arg] = &[required("dead", Kind::Word("DEAD")), QUEUE];
 
 fn parse(ns: &Namespace, words: &[StrRef]) -> Result<(Which, usize), Error> {
-    let is = |word: &StrRef, name: &str| word.bytes().eq_ignore_ascii_case(name.as_bytes());
-    let states = ["PENDING", "DELAYED", "DEAD"];
-    let state_of = |word: &StrRef| states.into_iter().find(|state| is(word, state));
-    let Some((position, state)) = words.iter().enumerate().find_map(|(at, word)| Some((at, state_of(word)?))) else {
-        args::options(words, [Opt::Value("COUNT")])?;
+    let known = [Opt::Value("COUNT")];
+    let Some((options, state, rest)) = split_at_state(words, &["PENDING", "DELAYED", "DEAD"]) else {
+        args::options(words, known)?;
         return Err(Error::Missing("PENDING, DELAYED or DEAD", "a queue (needed for PENDING only)"));
     };
-    let [count] = args::options(&words[..position], [Opt::Value("COUNT")])?;
+    let [count] = args::options(options, known)?;
     let count = match count {
         Some(count) => args::limited("COUNT", count.bytes())?,
         None => settings::MAX_BATCH.as_usize(),
     };
-    let queue = match &words[position + 1..] {
-        [] => None,
-        [queue] => Some(ns.queue(*queue)?),
-        [_, more, ..] => return Err(Error::UnknownOption(more.bytes().to_vec())),
-    };
+    let queue = queue_after(ns, state, rest, &["COUNT"])?;
     let which = match state {
         "PENDING" => Which::Pending(queue.ok_or(Error::Incomplete("PENDING", "a queue"))?),
         "DELAYED" => Which::Delayed(queue),
