@@ -8,7 +8,7 @@ use crate::args::{self, Opt};
 use crate::clock::Now;
 use crate::error::Error;
 use crate::hash::IdSet;
-use crate::lists::Lists;
+use crate::lists::{Lists, PENDING};
 use crate::message::{is_field_of_message, is_message, owner_of, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
 use crate::redis::list::{End, Place, Sought};
@@ -80,8 +80,8 @@ struct PageCursor {
     position: u64,
 }
 
-const POSITION_BITS: u32 = 34;
-const QUEUE_BITS: u32 = 16;
+const POSITION_BITS: u32 = 30;
+const QUEUE_BITS: u32 = 20;
 
 impl PageCursor {
     fn of_number(number: u64) -> Option<Self> {
@@ -140,6 +140,9 @@ impl<'c> Checkup<'c> {
             let pending = places.keys.pending.find(OwnedStr::retain(queue.as_ref()))?;
             lists.push((pending, places.keys.processing.find(queue)?));
         }
+        if lists.len() >= 1 << QUEUE_BITS {
+            return Err(Error::Invalid { argument: "namespace", expected: "one with less than 1048576 queues" });
+        }
         let mut checkup = Checkup { places, lists, next: Some(cursor), entries: Vec::new(), faults: Vec::new() };
         while let Some(cursor) = checkup.next.filter(|_| checkup.entries.len() < count) {
             checkup.next = checkup.walk(ns, cursor, count)?;
@@ -171,7 +174,8 @@ impl<'c> Checkup<'c> {
                     }
                 }
                 let end = start.saturating_add(most);
-                return Ok(Some(match end < len {
+                // What is further behind in a list, the cursor could not say.
+                return Ok(Some(match end < len.min(1 << POSITION_BITS) {
                     true => PageCursor { position: end as u64, ..cursor },
                     false => PageCursor { queue: cursor.queue + 1, position: 0, ..cursor },
                 }));
@@ -373,7 +377,7 @@ impl<'a> Mending<'a> {
         let without_message = in_lists + self.in_delays.len() + self.in_expires.len();
         let of_dead = self.in_dead.len() + self.unknown_dead.len() + self.dead_lost.len() + self.dead_fields.len();
         let keys = &mut checkup.places.keys;
-        let (mut mended, mut unknown) = (without_message + of_dead + self.fields.len(), 0);
+        let (mut mended, mut unknown, mut unusable) = (without_message + of_dead + self.fields.len(), 0, Vec::new());
         let mut to_pending: Vec<(usize, StrRef)> = Vec::new();
         self.in_pending.extend(places_of(&mut keys.pending, &self.unknown_pending));
         self.in_processing.extend(places_of(&mut keys.processing, &self.unknown_processing));
@@ -407,16 +411,14 @@ impl<'a> Mending<'a> {
                     self.leave_processing(traces);
                     unknown += usize::from(!known);
                 }
-                _ => {
-                    let list = own.and_then(|own| keys.pending.find(OwnedStr::retain(own.as_ref())).ok());
-                    match list.filter(|list| keys.pending.is_usable(*list)) {
-                        Some(list) => {
-                            to_pending.push((list, traces.id));
-                            self.in_expires.extend(traces.deadline.map(|_| traces.id));
-                        }
-                        None => unknown += 1,
+                _ => match own.and_then(|own| keys.pending.find(OwnedStr::retain(own.as_ref())).ok()) {
+                    Some(list) if keys.pending.is_usable(list) => {
+                        to_pending.push((list, traces.id));
+                        self.in_expires.extend(traces.deadline.map(|_| traces.id));
                     }
-                }
+                    Some(list) => unusable.push(list),
+                    None => unknown += 1,
+                },
             }
             mended += 1;
         }
@@ -452,7 +454,11 @@ impl<'a> Mending<'a> {
         Reason::NoMap.report(self.skipped, || ns.names.payloads.bytes().to_vec());
         Reason::NoMap.report(self.skipped_dead, || ns.names.dlq_data.bytes().to_vec());
         Reason::NoQueue.report(unknown, || ns.names.payloads.bytes().to_vec());
-        mended - unknown
+        if let Some(list) = unusable.first() {
+            let name = checkup.places.keys.pending.name(*list);
+            Reason::NotAList.report(unusable.len(), || [name.bytes(), PENDING].concat());
+        }
+        mended - unknown - unusable.len()
     }
 
     /// A message that was in processing stays elsewhere: its lease ends.
@@ -551,8 +557,8 @@ mod tests {
         for cursor in [
             PageCursor::default(),
             last,
-            PageCursor { part: 1, queue: 65_535, position: (1 << 34) - 1 },
-            PageCursor { part: 2, queue: 7, position: 12 },
+            PageCursor { part: 1, queue: (1 << 20) - 1, position: (1 << 30) - 1 },
+            PageCursor { part: 2, queue: 65_536, position: 12 },
             PageCursor { part: 0, queue: 0, position: 1 << 40 },
         ] {
             assert_eq!(PageCursor::of_number(cursor.number()), Some(cursor));

@@ -287,3 +287,44 @@ fn a_field_of_a_message_is_no_message_wherever_its_name_stands() {
     assert_no_field_is_changed(&mut con);
     assert_eq!((ack(&mut con, &held), list(&mut con, PENDING)), (1, vec![]));
 }
+
+#[test]
+fn an_audit_of_more_than_65536_queues_comes_to_an_end() {
+    let server = Server::start();
+    let mut con = server.con();
+    let script = "for n = 100001, 165600 do redis.call('HSET', 'app:queues', 'q' .. n, '{}') end \
+                  for n = 165541, 165600 do \
+                      redis.call('RMQ.PUBLISH', 'app', 'TO', 'q' .. n, 'm' .. n, 'p') \
+                      redis.call('RPUSH', 'app:q' .. n .. ':pending', 'none') \
+                  end";
+    ok!(con, "EVAL", script, 0);
+    let (mut cursor, mut pages) = (0, 0);
+    while pages == 0 || cursor != 0 {
+        let mut reply = items(ok!(con, "RMQ.AUDIT", "app", "CURSOR", cursor, "COUNT", 50));
+        cursor = redis::from_redis_value::<i64>(reply.remove(0)).expect("a cursor");
+        pages += 1;
+        assert!(pages < 20, "the cursor never comes to an end");
+    }
+    assert!(pages > 3, "{pages} pages");
+}
+
+#[test]
+fn a_lost_message_whose_pending_list_is_none_stays_and_the_log_says_why() {
+    let server = Server::start();
+    let mut con = server.con();
+    order(&mut con, "a");
+    ok!(con, "DEL", PENDING);
+    ok!(con, "SET", PENDING, "no list");
+    let before = Snapshot::of(&mut con);
+    assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::from([("lost".into(), 1)]));
+    before.assert_unchanged(&mut con);
+    assert_eq!(counter(&server, "repaired"), 0);
+    let log = server.log();
+    assert!(log.contains("because 'app:orders:pending' is not a list"), "{log}");
+    assert!(!log.contains("does not say which queue"), "{log}");
+    // The queue is unknown.
+    ok!(con, "HDEL", PAYLOADS, "a:queue");
+    assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::from([("lost".into(), 1)]));
+    let log = server.log();
+    assert!(log.contains("because 'app:payloads' does not say which queue they belong to"), "{log}");
+}
