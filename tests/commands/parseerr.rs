@@ -688,3 +688,17 @@ fn the_topic_of_a_record_is_cut_like_the_error_message() {
     ok!(server.con(), "CONFIG", "SET", "rmq.parse-error-message-limit", 3);
     assert_eq!(topic_of("orders"), "ord...[truncated]");
 }
+
+#[test]
+fn the_timestamp_of_a_record_is_cut_like_the_error_message_but_no_shorter_than_64_bytes() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut timestamp_of = |timestamp: &str| {
+        ok!(con, "RMQ.PARSEERR", &KEYS, "a", "{", "orders", "why", timestamp);
+        record(&mut con, "a")["timestamp"].as_str().expect("a timestamp").to_string()
+    };
+    assert_eq!(timestamp_of(&"1".repeat(1_000_000)), "1".repeat(256) + TRUNCATED);
+    ok!(server.con(), "CONFIG", "SET", "rmq.parse-error-message-limit", 3);
+    assert_eq!(timestamp_of("1700000000000"), "1700000000000");
+    assert_eq!(timestamp_of(&"1".repeat(65)), "1".repeat(64) + TRUNCATED);
+}
