@@ -97,7 +97,8 @@ impl<'c> Whereabouts<'c> {
         if !missing.is_empty() {
             let missing = sought(&all, missing);
             for short in Namespace::known_queues(&self.keys.queues) {
-                self.search(ns, ns.names.queue(short.bytes()).bytes(), &missing, &mut all)?;
+                let searched = self.search(ns, ns.names.queue(short.bytes()).bytes(), &missing, &mut all);
+                pass_over_wrong_type(searched)?;
             }
         }
         for traces in &mut all {
@@ -127,10 +128,7 @@ impl<'c> Whereabouts<'c> {
             named.chain(known.iter().map(|short| ns.names.queue(short.bytes()).bytes().to_vec())).collect();
         let sought = Sought::of(ids);
         for queue in queues {
-            match self.search(ns, &queue, &sought, &mut all) {
-                Err(Error::KeyWrongType { .. }) => (),
-                result => result?,
-            }
+            pass_over_wrong_type(self.search(ns, &queue, &sought, &mut all))?;
         }
         for traces in &mut all {
             traces.state = self.state_of(traces, now);
@@ -219,6 +217,14 @@ impl<'c> Whereabouts<'c> {
             _ if !traces.processing.is_empty() => State::Processing,
             _ => State::Lost,
         })
+    }
+}
+
+/// A list of another type concerns its own queue only.
+fn pass_over_wrong_type(searched: Result<(), Error>) -> Result<(), Error> {
+    match searched {
+        Err(Error::KeyWrongType { .. }) => Ok(()),
+        result => result,
     }
 }
 

@@ -374,6 +374,24 @@ fn a_purged_queue_is_forgotten_although_others_have_many_messages() {
 }
 
 #[test]
+fn a_copy_in_the_list_of_another_queue_outlives_a_cancel_until_a_repair() {
+    let server = Server::start();
+    let mut con = server.con();
+    order(&mut con, "a");
+    publish(&mut con, "app", "mails", "m");
+    ok!(con, "LPUSH", "app:mails:pending", "a");
+    steps(
+        &mut con,
+        &[
+            ("RMQ.CANCEL app IDS a", "[pending]"),
+            ("RMQ.AUDIT app", "[0 [pending_without_payload [1 [a]]]]"),
+            ("RMQ.REPAIR app", "[0 [pending_without_payload [1 [a]]]]"),
+            ("LRANGE app:mails:pending 0 -1", "[m]"),
+        ],
+    );
+}
+
+#[test]
 fn bad_words_are_refused_and_change_nothing() {
     let server = Server::start();
     let mut con = server.con();
@@ -408,7 +426,7 @@ fn bad_words_are_refused_and_change_nothing() {
     // A list that is none stops the call before anything has changed.
     ok!(con, "SET", WORK, "x");
     let before = Snapshot::of(&mut con);
-    for line in ["RMQ.CANCEL app IDS a d", "RMQ.RESCHEDULE app 5 IDS a d", "RMQ.STATS app"] {
+    for line in ["RMQ.CANCEL app IDS a d", "RMQ.RESCHEDULE app 5 IDS a d", "RMQ.STATS app orders"] {
         steps(&mut con, &[(line, "WRONGTYPE the key 'app:orders:processing' must be a list")]);
     }
     before.assert_unchanged(&mut con);

@@ -93,6 +93,9 @@ fn stats_of_named_queues_show_these_and_the_policy_in_force() {
     let names = |reply| fields(fields(reply).remove("queues").unwrap()).into_keys().collect::<Vec<_>>();
     assert_eq!(names(ok!(con, "RMQ.STATS", "app")), ["mails", "orders", "urgent"]);
     assert_eq!(names(ok!(con, "RMQ.STATS", "app", "mails", "nothing")), ["mails", "nothing"]);
+    let twice = ok!(con, "RMQ.STATS", "app", "orders", "mails", "orders");
+    let twice = items(items(twice).pop().expect("queues"));
+    assert_eq!(twice.iter().step_by(2).map(|name| text(name.clone())).collect::<Vec<_>>(), ["orders", "mails"]);
     let mails = stats(&mut con, "mails").1;
     assert_eq!((number(&mails, "attempts"), number(&mails, "paused")), (3, 1));
     steps(
@@ -106,6 +109,32 @@ fn stats_of_named_queues_show_these_and_the_policy_in_force() {
     assert_eq!(
         say(&mut con, "RMQ.STATS none"),
         "[delayed 0 due 0 next_due_in_ms nil leased 0 overdue 0 dead 0 queues []]"
+    );
+}
+
+#[test]
+fn a_list_of_another_type_hides_no_other_queue() {
+    let server = Server::start();
+    let mut con = server.con();
+    order(&mut con, "a");
+    publish(&mut con, "app", "mails", "m");
+    ok!(con, "SET", "app:mails:processing", "no list");
+    ok!(con, "HSET", PAYLOADS, "lost", "p", "lost:queue", "app:orders");
+    assert_eq!(number(&stats(&mut con, "orders").1, "pending"), 1);
+    let mails = stats(&mut con, "mails").1;
+    assert_eq!((number(&mails, "pending"), &mails["processing"]), (1, &Value::Nil));
+    ok!(con, "DEL", "app:mails:pending");
+    ok!(con, "SET", "app:mails:pending", "no list");
+    let mails = stats(&mut con, "mails").1;
+    assert_eq!([&mails["pending"], &mails["next_age_ms"]], [&Value::Nil; 2]);
+    steps(
+        &mut con,
+        &[
+            ("RMQ.STATS app orders mails", "WRONGTYPE the key 'app:mails:pending' must be a list"),
+            ("RMQ.PEEK app IDS m", "WRONGTYPE the key 'app:mails:pending' must be a list"),
+            ("RMQ.PEEK app IDS lost", "[[id lost state lost ..."),
+            ("RMQ.CANCEL app IDS lost", "[lost]"),
+        ],
     );
 }
 
