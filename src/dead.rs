@@ -46,16 +46,14 @@ impl DeadLetters<'_> {
     pub fn bury(&mut self, id: StrRef, payload: StrRef, queue: Option<StrRef>, death: Option<&Vec<u8>>) {
         let again = self.map.has(id);
         self.map.set(id, payload);
-        if let Some(queue) = queue {
-            self.map.set(queue_field(id).as_ref(), queue);
+        match queue {
+            Some(queue) => drop(self.map.set(queue_field(id).as_ref(), queue)),
+            None if again => drop(self.map.delete(queue_field(id).as_ref())),
+            None => (),
         }
         match death {
-            Some(death) => {
-                self.map.set(death_field(id).as_ref(), OwnedStr::new(death).as_ref());
-            }
-            None if again => {
-                self.map.delete(death_field(id).as_ref());
-            }
+            Some(death) => drop(self.map.set(death_field(id).as_ref(), OwnedStr::new(death).as_ref())),
+            None if again => drop(self.map.delete(death_field(id).as_ref())),
             None => (),
         }
         self.list.push_left_once(id, if again { MayBeThere::Anywhere } else { MayBeThere::Nowhere });
@@ -66,6 +64,12 @@ impl DeadLetters<'_> {
         let ids: Vec<StrRef> = ids.map(OwnedStr::as_ref).collect();
         let found = Processing::of(&mut self.list).pass(&ids);
         found.into_iter().map(|(index, place)| (place, OwnedStr::retain(ids[index]))).collect()
+    }
+
+    /// Whether this id is that far from the right end, counted from 1.
+    pub fn is_at_distance(&mut self, distance: usize, id: &[u8]) -> bool {
+        let index = self.list.len().checked_sub(distance);
+        index.and_then(|index| self.list.at(index)).is_some_and(|found| found.bytes() == id)
     }
 
     pub fn remove_from_list(&mut self, leaving: &[(Place, OwnedStr)]) {

@@ -2,7 +2,7 @@
 //! of a queue such as `orders` give all keys; opening one here checks the caller's permission and, in a cluster, that this
 //! node has the slot.
 
-use std::cell::{OnceCell, RefCell};
+use std::cell::{Cell, OnceCell, RefCell};
 use std::mem::ManuallyDrop;
 use std::rc::Rc;
 
@@ -42,13 +42,14 @@ pub struct QueueNames {
     pub processing: OwnedStr,
 }
 
-/// Limits of the cache. Longer names are not cached: clients could fill the memory with them.
-const KNOWN_MAX: usize = 256;
+/// Limits of the cache, namespaces and queues together: a few MB. Longer names are not cached.
+const KNOWN_MAX: usize = 4096;
 const LONGEST_KNOWN: usize = 256;
 
 thread_local! {
     /// Names are made once. Never dropped: at the end of the process the server's strings are gone already.
     static KNOWN: ManuallyDrop<RefCell<IdMap<Vec<u8>, Rc<Names>>>> = ManuallyDrop::default();
+    static KNOWN_COUNT: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Names {
@@ -57,15 +58,16 @@ impl Names {
             return Rc::new(Names::make(namespace));
         }
         KNOWN.with(|known| {
+            if KNOWN_COUNT.get() >= KNOWN_MAX {
+                known.borrow_mut().clear();
+                KNOWN_COUNT.set(0);
+            }
             if let Some(names) = known.borrow().get(namespace) {
                 return Rc::clone(names);
             }
-            let mut known = known.borrow_mut();
-            if known.len() >= KNOWN_MAX {
-                known.clear();
-            }
             let names = Rc::new(Names::make(namespace));
-            known.insert(namespace.to_vec(), Rc::clone(&names));
+            known.borrow_mut().insert(namespace.to_vec(), Rc::clone(&names));
+            KNOWN_COUNT.set(KNOWN_COUNT.get() + 1);
             names
         })
     }
@@ -104,7 +106,9 @@ impl Names {
             return Rc::clone(last);
         }
         let names = self.look_up(short);
-        *self.last_queue.borrow_mut() = Some(Rc::clone(&names));
+        if short.len() <= LONGEST_KNOWN {
+            *self.last_queue.borrow_mut() = Some(Rc::clone(&names));
+        }
         names
     }
 
@@ -121,12 +125,9 @@ impl Names {
         let queue = OwnedStr::concat(&self.prefix, short);
         let [pending, processing] = [PENDING, PROCESSING].map(|suffix| OwnedStr::concat(queue.bytes(), suffix));
         let names = Rc::new(QueueNames { queue, pending, processing });
-        if short.len() <= LONGEST_KNOWN {
-            let mut known = self.of_queues.borrow_mut();
-            if known.len() >= KNOWN_MAX {
-                known.clear();
-            }
-            known.insert(short.to_vec(), Rc::clone(&names));
+        if short.len() <= LONGEST_KNOWN && KNOWN_COUNT.get() < KNOWN_MAX {
+            self.of_queues.borrow_mut().insert(short.to_vec(), Rc::clone(&names));
+            KNOWN_COUNT.set(KNOWN_COUNT.get() + 1);
         }
         names
     }

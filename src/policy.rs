@@ -98,13 +98,15 @@ impl Stored {
         }
         let (stored, is_whole) = Stored::parse(field);
         static LAST_LOGGED: AtomicI64 = AtomicI64::new(0);
-        if !is_whole && is_time_to_log(&LAST_LOGGED) {
+        let is_logged = !is_whole && is_time_to_log(&LAST_LOGGED);
+        if is_logged {
             log::warning(&format!("rmq: a policy cannot be read, and counts as absent: '{}'", log::printable(field)));
         }
         if read.len() >= KEPT {
             read.clear();
         }
-        if field.len() <= LONGEST_KEPT {
+        // One that is still to be logged is parsed again.
+        if field.len() <= LONGEST_KEPT && (is_whole || is_logged) {
             read.insert(field.to_vec(), stored);
         }
         stored

@@ -82,10 +82,9 @@ pub fn check(bytes: &[u8]) -> Result<(), Error> {
 /// back.
 pub fn next_micros(now: Now, stored: i64) -> i64 {
     static LATEST: AtomicI64 = AtomicI64::new(0);
-    let next = now.micros().max(LATEST.load(Ordering::Relaxed) + 1);
-    // A stored time in the future moves the receipts of its own message only.
+    let next = now.micros().max(LATEST.load(Ordering::Relaxed) + 1).max(stored + 1);
     LATEST.store(next, Ordering::Relaxed);
-    next.max(stored + 1)
+    next
 }
 
 #[cfg(test)]
@@ -117,7 +116,11 @@ mod tests {
         let first = next_micros(now, 0);
         let second = next_micros(now, 0);
         assert!(second > first);
-        assert!(next_micros(now, second + 5_000_000) > second + 5_000_000);
+        // A stored time in the future counts, too: the id may be used again with the same one.
+        let ahead = second + 5_000_000;
+        let third = next_micros(now, ahead);
+        assert!(third > ahead);
+        assert!(next_micros(now, ahead) > third && next_micros(now, 0) > third);
     }
 
     proptest! {

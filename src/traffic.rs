@@ -40,6 +40,8 @@ struct Counters {
 
 /// With more, a queue that was not used for long is forgotten, and starts again at 0.
 const QUEUES_MAX: usize = 10_000;
+/// Of queues with longer names nothing is counted.
+const LONGEST_NAME: usize = 1024;
 
 lazy_static::lazy_static! {
     static ref COUNTERS: Mutex<Counters> = Mutex::default();
@@ -75,6 +77,10 @@ pub fn reset() {
 
 impl Counters {
     fn change(&mut self, db: i32, queue: &[u8], change: impl FnOnce(&mut Traffic)) {
+        // Or clients could fill the memory with names.
+        if queue.len() > LONGEST_NAME {
+            return;
+        }
         self.uses += 1;
         if let Some(traffic) = self.queues.get_mut(&db).and_then(|queues| queues.get_mut(queue)) {
             change(traffic);

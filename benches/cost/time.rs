@@ -22,6 +22,7 @@ pub fn measure(quick: bool) {
     let mut twins = Table::new("twins", "setting,work,contender", "in_command_us,server_cpu_us");
     let mut growth = Table::new("growth", "setting,in processing,system", "server_cpu_us");
     let mut waiting = Table::new("waiting", "setting,waiting clients", "p50_ms,p99_ms");
+    let mut calls = Table::new("calls", "setting,call,system", "server_cpu_us");
     let mut jobs = Table::new("jobs", "setting,system", "publish_cpu_us,job_cpu_us,memory_bytes,wire_bytes,aof_bytes");
     for setting in [AOF, NO_AOF] {
         let mut lab = Lab::start(setting);
@@ -33,12 +34,13 @@ pub fn measure(quick: bool) {
             ]);
         }
         all_lives(&mut lab, setting, rounds, if quick { 4000 } else { 20_000 }, &mut lives);
+        all_calls(&mut lab, setting, rounds, &mut calls);
         all_jobs(&mut lab, setting, if quick { 4000 } else { 20_000 }, &mut jobs);
         due(&mut lab, setting, &mut waiting);
         all_twins(&mut lab, setting, rounds, &mut twins);
         grow(&mut lab, setting, if quick { &[100, 1000] } else { &[100, 1000, 10_000, 100_000] }, &mut growth);
     }
-    for table in [&lives, &twins, &growth, &waiting, &jobs] {
+    for table in [&lives, &calls, &twins, &growth, &waiting, &jobs] {
         table.write();
     }
 }
@@ -75,6 +77,52 @@ fn all_lives(lab: &mut Lab, setting: &str, rounds: usize, messages: usize, table
         let figures = [0, 1, 2, 3].map(|place| median(seen.iter().map(|figures| figures[place])));
         let queues = if habit.queues == 3 { " of three queues" } else { "" };
         table.add(&[setting, &format!("life {} at a time{queues}", habit.count), name], &figures);
+    }
+}
+
+/// Each call by itself, in pipelines of fifty.
+fn all_calls(lab: &mut Lab, setting: &str, rounds: usize, table: &mut Table) {
+    const REQUESTS: usize = 20;
+    const CALLS: [(&str, &[Step]); 4] = [
+        ("PUBLISH", &[Step::Publish]),
+        ("RESERVE", &[Step::Take, Step::Fetch, Step::Watch]),
+        ("ACK", &[Step::Settle]),
+        ("NACK", &[Step::Fail]),
+    ];
+    let mut seen = vec![Vec::new(); CALLS.len() * SYSTEMS.len()];
+    for round in 0..rounds {
+        for turn in 0..SYSTEMS.len() {
+            let index = (round + turn) % SYSTEMS.len();
+            let system = SYSTEMS[index].0;
+            let mut worker = lab.worker(Habit::fifty_in_flight(system, 1));
+            let own: Vec<Step> = worker.steps().to_vec();
+            for (number, (_, steps)) in CALLS.iter().enumerate() {
+                let fails = steps[0] == Step::Fail;
+                if fails && system != System::Rmq {
+                    continue;
+                }
+                if fails {
+                    for _ in 0..REQUESTS {
+                        [Step::Publish, Step::Take].into_iter().for_each(|step| lab.step(&mut worker, step));
+                    }
+                }
+                let requests = if matches!(steps[0], Step::Settle | Step::Fail) { 1 } else { REQUESTS };
+                let cost = lab.cost(|lab| {
+                    for _ in 0..requests {
+                        steps
+                            .iter()
+                            .filter(|step| fails || own.contains(step))
+                            .for_each(|step| lab.step(&mut worker, *step));
+                    }
+                });
+                seen[index * CALLS.len() + number].push(cost / (REQUESTS * 50) as f64);
+            }
+        }
+    }
+    for ((_, name), seen) in SYSTEMS.iter().zip(seen.chunks(CALLS.len())) {
+        for ((call, _), costs) in CALLS.iter().zip(seen).filter(|(_, costs)| !costs.is_empty()) {
+            table.add(&[setting, call, name], &[median(costs.iter().copied())]);
+        }
     }
 }
 

@@ -29,7 +29,7 @@ pub fn walk(
     batch: usize,
     mut visit: impl FnMut(OwnedStr, f64) -> Result<Visit, Error>,
 ) -> Result<usize, Error> {
-    let start = resume::get(call, zset.name()).unwrap_or(f64::NEG_INFINITY);
+    let start = resume::get(call, zset.name()).map_or(f64::NEG_INFINITY, |(score, _)| score);
     let (mut taken, mut passed) = (0, 0);
     let mut resume_score = None;
     zset.between(start, max, |id, score| {
@@ -45,7 +45,7 @@ pub fn walk(
         Ok(if taken < batch { Walk::On } else { Walk::Stop })
     })?;
     // At the end, the next call starts anew, so that what has become due before this place does not wait for long.
-    resume::set(call, zset.name(), resume_score);
+    resume::set(call, zset.name(), resume_score.map(|score| (score, Vec::new())));
     Ok(passed)
 }
 

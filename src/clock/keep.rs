@@ -6,13 +6,14 @@ use super::overdue::{Expired, Overdue};
 use super::Now;
 use crate::dead::{DeadLetters, Death};
 use crate::error::Error;
-use crate::lists::Lists;
+use crate::lists::{Lists, PENDING};
 use crate::message::{attempts_field, forget_fields};
 use crate::namespace::Namespace;
 use crate::policy::Policy;
 use crate::receipt::Attempts;
 use crate::redis::list::End;
-use crate::redis::{HashKey, OwnedStr, StrRef, ZsetKey};
+use crate::redis::{HashKey, OwnedStr, ZsetKey};
+use crate::skipped::Reason;
 use crate::stats::{self, Counter};
 use crate::traffic::{self, Event};
 
@@ -47,8 +48,8 @@ enum Fate {
         payload: OwnedStr,
         death: Vec<u8>,
     },
-    /// Its pending list cannot be used.
-    PutOff,
+    /// This key, which it would go to, cannot be used.
+    PutOff(Vec<u8>),
     /// Left to the next step.
     Later,
 }
@@ -89,7 +90,7 @@ impl<'c> Keys<'c> {
         overdue: &'a Overdue,
         now: Now,
     ) -> Result<(Vec<Returned<'a>>, Option<DeadLetters<'c>>), Error> {
-        let mut dead: Option<DeadLetters> = None;
+        let (mut dead, mut unusable): (Option<DeadLetters>, _) = (None, ns.names.dlq.bytes().to_vec());
         let mut second_deaths = 0;
         let mut returned = Vec::new();
         for message in overdue.messages.iter().filter(|message| message.in_processing) {
@@ -104,11 +105,11 @@ impl<'c> Keys<'c> {
             let fate = match policy.is_last(before.count) {
                 true => {
                     if dead.is_none() {
-                        dead = match ns.dead_letters_of_server() {
-                            Ok(dead) => Some(dead),
-                            Err(Error::KeyWrongType { .. } | Error::KeyInUse(_)) => None,
+                        match ns.dead_letters_of_server() {
+                            Ok(letters) => dead = Some(letters),
+                            Err(Error::KeyWrongType { key, .. } | Error::KeyInUse(key)) => unusable = key,
                             Err(error) => return Err(error),
-                        };
+                        }
                     }
                     if dead.as_ref().is_some_and(|dead| dead.map.has(id)) {
                         second_deaths += 1;
@@ -118,12 +119,12 @@ impl<'c> Keys<'c> {
                     match payload {
                         _ if second_deaths > SECOND_DEATHS => Fate::Later,
                         Some(payload) => Fate::Dead { payload, death: death.to_json() },
-                        None => Fate::PutOff,
+                        None => Fate::PutOff(unusable.clone()),
                     }
                 }
                 false => match self.pending.find(OwnedStr::retain(queue))? {
                     queue if self.pending.is_usable(queue) => Fate::Pending(queue),
-                    _ => Fate::PutOff,
+                    _ => Fate::PutOff([queue.bytes(), PENDING].concat()),
                 },
             };
             returned.push(Returned { message, attempts: OwnedStr::new(attempts.text().bytes()), fate });
@@ -134,7 +135,7 @@ impl<'c> Keys<'c> {
     fn take_back(&mut self, overdue: &Overdue, returned: &[Returned], dead: Option<&mut DeadLetters>, now: Now) {
         let leaves = |id: &OwnedStr| {
             let stays = |back: &Returned| {
-                matches!(back.fate, Fate::PutOff | Fate::Later) && back.message.id.bytes() == id.bytes()
+                matches!(back.fate, Fate::PutOff(_) | Fate::Later) && back.message.id.bytes() == id.bytes()
             };
             !returned.iter().any(stays)
         };
@@ -167,24 +168,25 @@ impl<'c> Keys<'c> {
         for id in leaving.chain(&overdue.stale) {
             self.expires.remove(id.as_ref());
         }
-        let stuck = returned.iter().filter(|back| matches!(back.fate, Fate::PutOff));
-        let stuck: Vec<(StrRef, f64)> = stuck.map(|back| (back.message.id.as_ref(), back.message.deadline)).collect();
-        let put_off =
-            overdue.put_off.iter().map(|(id, deadline)| (id.as_ref(), *deadline)).chain(stuck.iter().copied());
-        let mut skipped = 0;
-        for (id, deadline) in put_off {
+        let stuck = || returned.iter().filter(|back| matches!(back.fate, Fate::PutOff(_)));
+        let unknown = overdue.put_off.iter().map(|(id, deadline)| (id, *deadline));
+        for (id, deadline) in stuck().map(|back| (&back.message.id, back.message.deadline)).chain(unknown) {
             // Deadlines of scripts are whole numbers, those of leases are not, and it stays that way.
             let later = match deadline.fract() == 0.0 {
                 true => (now.ms() + PUT_OFF_MS) as f64,
                 false => now.lease(PUT_OFF_MS),
             };
-            self.expires.add(id, later);
-            skipped += 1;
+            self.expires.add(id.as_ref(), later);
         }
         stats::add(Counter::Expired, expired);
         stats::add(Counter::Died, died.len());
         stats::add(Counter::Stale, overdue.messages.len() - returned.len() + overdue.stale.len());
-        self.processing.report_skipped(skipped);
+        self.processing.report_skipped(overdue.put_off.len());
+        for back in stuck() {
+            if let Fate::PutOff(key) = &back.fate {
+                Reason::NotAList.report(1, || key.clone());
+            }
+        }
     }
 
     fn count(&self, back: &Returned, event: Event) {

@@ -9,7 +9,11 @@ use crate::redis::{Invocation, StrRef};
 
 const PLACES_MAX: usize = 64;
 
-type Places = HashMap<(i32, Vec<u8>), f64>;
+/// A score, or a distance from the right end of a list; there with the id before it, which shows that the list is still the
+/// same.
+pub type Place = (f64, Vec<u8>);
+
+type Places = HashMap<(i32, Vec<u8>), Place>;
 
 lazy_static::lazy_static! {
     static ref PLACES: Mutex<Places> = Mutex::default();
@@ -17,15 +21,15 @@ lazy_static::lazy_static! {
 /// How many there are, so that the usual call needs no lock.
 static COUNT: AtomicUsize = AtomicUsize::new(0);
 
-/// The place in this key: a score, or a distance from the right end.
-pub fn get(call: &Invocation, key: StrRef) -> Option<f64> {
+/// The place in this key.
+pub fn get(call: &Invocation, key: StrRef) -> Option<Place> {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return None;
     }
-    with(|places| places.get(&(call.selected_db(), key.bytes().to_vec())).copied())
+    with(|places| places.get(&(call.selected_db(), key.bytes().to_vec())).cloned())
 }
 
-pub fn set(call: &Invocation, key: StrRef, place: Option<f64>) {
+pub fn set(call: &Invocation, key: StrRef, place: Option<Place>) {
     if place.is_none() && COUNT.load(Ordering::Relaxed) == 0 {
         return;
     }

@@ -1,7 +1,7 @@
 //! What replicas and the AOF receive: plain commands with absolute values, so that they need no module. A write through
 //! a key handle queues its effect here; effects of one key and command are batched, and all are sent when the call ends.
 
-use std::ffi::{c_longlong, CStr};
+use std::ffi::{c_int, c_longlong, CStr};
 
 use redis_module::raw;
 use smallvec::SmallVec;
@@ -37,6 +37,27 @@ plain_commands! {
     ZAdd => c"ZADD",
     ZRem => c"ZREM",
     PExpireAt => c"PEXPIREAT",
+}
+
+impl Plain {
+    /// The class and the name of the keyspace event that the command fires.
+    pub(super) fn event(self) -> (c_int, &'static CStr) {
+        let (hash, list) = (raw::REDISMODULE_NOTIFY_HASH, raw::REDISMODULE_NOTIFY_LIST);
+        let (zset, generic) = (raw::REDISMODULE_NOTIFY_ZSET, raw::REDISMODULE_NOTIFY_GENERIC);
+        match self {
+            Plain::HSet => (hash, c"hset"),
+            Plain::HDel => (hash, c"hdel"),
+            Plain::LPush => (list, c"lpush"),
+            Plain::RPush => (list, c"rpush"),
+            // Its other list fires lpush.
+            Plain::RPop | Plain::RPopLPush => (list, c"rpop"),
+            Plain::LRem => (list, c"lrem"),
+            Plain::LSet => (list, c"lset"),
+            Plain::ZAdd => (zset, c"zadd"),
+            Plain::ZRem => (zset, c"zrem"),
+            Plain::PExpireAt => (generic, c"expire"),
+        }
+    }
 }
 
 /// `command key [number] [words…]`.

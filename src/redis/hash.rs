@@ -176,7 +176,7 @@ impl HashKey<'_> {
                 null_mut::<raw::RedisModuleString>(),
             ))
         };
-        self.key.changed(c"hset", Plain::HSet, 0, &[field, value]);
+        self.key.changed(Plain::HSet, 0, &[field, value]);
         updated > 0
     }
 
@@ -194,7 +194,7 @@ impl HashKey<'_> {
                 null_mut::<raw::RedisModuleString>(),
             ));
         }
-        self.key.changed(c"hset", Plain::HSet, 0, &[one.0, one.1, two.0, two.1]);
+        self.key.changed(Plain::HSet, 0, &[one.0, one.1, two.0, two.1]);
     }
 
     /// Whether the field was there.
@@ -208,7 +208,7 @@ impl HashKey<'_> {
             api!(RedisModule_HashSet(self.key.raw(), NONE, field.raw(), DELETE, null_mut::<raw::RedisModuleString>(),))
         };
         if deleted > 0 {
-            self.key.changed(c"hdel", Plain::HDel, 0, &[field]);
+            self.key.changed(Plain::HDel, 0, &[field]);
         }
         deleted > 0
     }
@@ -233,7 +233,7 @@ impl HashKey<'_> {
             ))
         };
         if deleted > 0 {
-            self.key.changed(c"hdel", Plain::HDel, 0, &[one, two, three]);
+            self.key.changed(Plain::HDel, 0, &[one, two, three]);
         }
     }
 
@@ -246,8 +246,7 @@ impl HashKey<'_> {
             }
             api!(RedisModule_SetAbsExpire(self.key.raw(), unix_ms));
         }
-        self.key.fires(raw::REDISMODULE_NOTIFY_GENERIC, c"expire");
-        self.key.effect(Plain::PExpireAt, unix_ms, &[]);
+        self.key.changed(Plain::PExpireAt, unix_ms, &[]);
     }
 
     /// One field expires at this Unix time. There is no direct API, so a plain command does it at the end of the call.

@@ -211,9 +211,10 @@ impl<'c> Invocation<'c> {
         let events = std::mem::take(&mut *self.events.borrow_mut());
         for key in &events {
             let name = key.name.as_ref();
-            for event in key.events.iter().flatten() {
-                for _ in 0..event.times {
-                    self.notify(event.class, event.word, name);
+            for (command, times) in key.events.iter().flatten() {
+                let (class, word) = command.event();
+                for _ in 0..*times {
+                    self.notify(class, word, name);
                 }
             }
             if key.emptied {

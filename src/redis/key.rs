@@ -5,7 +5,7 @@
 //! One call never holds two handles on one key, because a write through one would leave the other dangling: a second
 //! one is refused.
 
-use std::ffi::{c_int, CStr};
+use std::ffi::c_int;
 use std::mem::ManuallyDrop;
 use std::ptr::NonNull;
 
@@ -42,25 +42,10 @@ impl Type {
             Type::Zset => "sorted set",
         }
     }
-
-    fn event_class(self) -> c_int {
-        match self {
-            Type::List => raw::REDISMODULE_NOTIFY_LIST,
-            Type::Hash => raw::REDISMODULE_NOTIFY_HASH,
-            Type::Zset => raw::REDISMODULE_NOTIFY_ZSET,
-        }
-    }
 }
 
-/// The events that plain commands would have fired for one key, in the order of the first of each kind.
-pub(super) type KeyEvents = [Option<KeyEvent>; 3];
-
-#[derive(Clone, Copy)]
-pub(super) struct KeyEvent {
-    pub class: c_int,
-    pub word: &'static CStr,
-    pub times: usize,
-}
+/// The commands whose events a key has to fire, each as often as plain commands would have, in the order of the first.
+pub(super) type KeyEvents = [Option<(Plain, u32)>; 4];
 
 pub(super) struct Key<'c> {
     pub call: &'c Invocation<'c>,
@@ -68,7 +53,6 @@ pub(super) struct Key<'c> {
     raw: Option<NonNull<raw::RedisModuleKey>>,
     /// Taken when the handle is dropped.
     name: ManuallyDrop<OwnedStr>,
-    of_type: Type,
     events: KeyEvents,
     /// The place of this key's latest effect in the call's queue.
     latest_effect: Option<usize>,
@@ -88,7 +72,7 @@ impl<'c> Key<'c> {
         let raw = open_raw(call, name.as_ref());
         // Made before the type check, so that a wrong type is closed by the drop.
         let name = ManuallyDrop::new(name);
-        let key = Key { call, raw, name, of_type, events: [None; 3], latest_effect: None };
+        let key = Key { call, raw, name, events: [None; 4], latest_effect: None };
         let found = key.type_code();
         let usable = found == raw::REDISMODULE_KEYTYPE_EMPTY as c_int || found == of_type.code();
         usable.then_some(key).ok_or(Unusable::WrongType)
@@ -119,19 +103,19 @@ impl<'c> Key<'c> {
 
     /// The key was changed as by this plain command: queues the effect, and the event once for the whole handle, as a
     /// command that takes many elements fires it.
-    pub fn changed(&mut self, event: &'static CStr, command: Plain, number: i64, words: &[StrRef]) {
-        self.fires(self.of_type.event_class(), event);
+    pub fn changed(&mut self, command: Plain, number: i64, words: &[StrRef]) {
+        self.fires(command);
         self.effect(command, number, words);
     }
 
-    pub fn fires(&mut self, class: c_int, word: &'static CStr) {
-        let times = &mut self.event(class, word).times;
+    pub fn fires(&mut self, command: Plain) {
+        let times = self.event(command);
         *times = 1.max(*times);
     }
 
     /// One event more, as by a command that takes one element.
-    pub fn fires_once_more(&mut self, word: &'static CStr) {
-        self.event(self.of_type.event_class(), word).times += 1;
+    pub fn fires_once_more(&mut self, command: Plain) {
+        *self.event(command) += 1;
     }
 
     pub fn effect(&mut self, command: Plain, number: i64, words: &[StrRef]) {
@@ -146,12 +130,12 @@ impl<'c> Key<'c> {
         other.latest_effect = Some(place);
     }
 
-    fn event(&mut self, class: c_int, word: &'static CStr) -> &mut KeyEvent {
-        let is_it = |slot: &Option<KeyEvent>| slot.is_none_or(|seen| seen.class == class && seen.word == word);
+    fn event(&mut self, command: Plain) -> &mut u32 {
+        let is_it = |slot: &Option<(Plain, u32)>| slot.is_none_or(|(seen, _)| seen == command);
         let slot = self.events.iter().position(is_it);
-        debug_assert!(slot.is_some(), "a handle fires at most three kinds of event");
+        debug_assert!(slot.is_some(), "a handle fires at most four kinds of event");
         let slot = slot.unwrap_or(self.events.len() - 1);
-        self.events[slot].get_or_insert(KeyEvent { class, word, times: 0 })
+        &mut self.events[slot].get_or_insert((command, 0)).1
     }
 
     /// Closes the key, lets `meanwhile` run, and opens it again. That also drops the iterator that the server keeps in

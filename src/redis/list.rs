@@ -138,8 +138,8 @@ impl ListKey<'_> {
     pub fn push(&mut self, end: End, element: StrRef) {
         self.push_raw(end, element);
         match end {
-            End::Left => self.key.changed(c"lpush", Plain::LPush, 0, &[element]),
-            End::Right => self.key.changed(c"rpush", Plain::RPush, 0, &[element]),
+            End::Left => self.key.changed(Plain::LPush, 0, &[element]),
+            End::Right => self.key.changed(Plain::RPush, 0, &[element]),
         }
     }
 
@@ -156,7 +156,7 @@ impl ListKey<'_> {
 
     pub fn pop_right(&mut self) -> Option<OwnedStr> {
         let element = self.pop_right_raw()?;
-        self.key.changed(c"rpop", Plain::RPop, 1, &[]);
+        self.key.changed(Plain::RPop, 1, &[]);
         Some(element)
     }
 
@@ -172,9 +172,8 @@ impl ListKey<'_> {
         let Some(last) = self.len().checked_sub(1) else { return };
         self.remove_at(&[last]);
         other.push_raw(End::Left, element);
-        let class = raw::REDISMODULE_NOTIFY_LIST;
-        other.key.fires(class, c"lpush");
-        self.key.fires(class, c"rpop");
+        other.key.fires(Plain::LPush);
+        self.key.fires(Plain::RPop);
         self.key.effect_with(Plain::RPopLPush, &mut other.key);
     }
 
@@ -189,7 +188,7 @@ impl ListKey<'_> {
             self.remove(&mut elsewhere.iter().map(place).collect::<Vec<_>>());
         } else if !elsewhere.is_empty() {
             self.remove_at(elsewhere);
-            self.key.changed(c"lrem", Plain::LRem, -(elsewhere.len() as i64), &[element]);
+            self.key.changed(Plain::LRem, -(elsewhere.len() as i64), &[element]);
         }
         if !at_the_left {
             self.push(End::Left, element);
@@ -210,12 +209,12 @@ impl ListKey<'_> {
         let removed = self.remove_at(&ascending);
         let is_right_end = found.iter().enumerate().all(|(nth, (place, _))| place.index + nth + 1 == len);
         if is_right_end && removed > 0 {
-            self.key.changed(c"rpop", Plain::RPop, removed as i64, &[]);
+            self.key.changed(Plain::RPop, removed as i64, &[]);
             return;
         }
 
         for _ in 0..removed {
-            self.key.fires_once_more(c"lrem");
+            self.key.fires_once_more(Plain::LRem);
         }
         let alone = found.len() == 1;
         let is_near = |nth: usize, place: &Place| len - nth - place.index <= SHORT_WALK;

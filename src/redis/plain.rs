@@ -166,15 +166,17 @@ impl Invocation<'_> {
         if paused || self.flags() & must_be_off as c_int != 0 {
             return false;
         }
-        // A write that changes nothing. "S" makes the server check what it checks for a client or a script.
-        // SAFETY: "S" and "E" are flags, "sc" is one string and one C string; the guard frees the reply.
+        // A write that changes nothing, whatever the members are: the range is empty. "S" makes the server check what it
+        // checks for a client or a script.
+        // SAFETY: "S" and "E" are flags, "scc" is one string and two C strings; the guard frees the reply.
         let reply = unsafe {
             Reply(api!(RedisModule_Call(
                 self.ctx(),
-                c"ZREM".as_ptr(),
-                c"SEsc".as_ptr(),
+                c"ZREMRANGEBYRANK".as_ptr(),
+                c"SEscc".as_ptr(),
                 zset.raw(),
-                c"rmq:no-such-member".as_ptr(),
+                c"1".as_ptr(),
+                c"0".as_ptr(),
             )))
         };
         reply.integer().is_some()

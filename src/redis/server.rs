@@ -32,7 +32,7 @@ static SERVER: OnceLock<Server> = OnceLock::new();
 const ATOMIC_SLOT_MIGRATION: u32 = 1 << 5;
 
 /// Plain commands that the module runs, besides those that effects are made of.
-const ALSO_RUN: [&CStr; 4] = [c"LPOS", c"EXISTS", c"ZCOUNT", c"HSCAN"];
+const ALSO_RUN: [&CStr; 6] = [c"LPOS", c"EXISTS", c"ZCOUNT", c"HSCAN", c"ZSCAN", c"ZREMRANGEBYRANK"];
 
 pub fn server() -> &'static Server {
     SERVER.get().expect("the server is known once the module is loaded")

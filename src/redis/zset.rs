@@ -42,7 +42,7 @@ impl ZsetKey<'_> {
             Some((same, text)) if *same == score => text,
             other => &mut other.insert((score, OwnedStr::new(score_text(score).bytes()))).1,
         };
-        self.key.changed(c"zadd", Plain::ZAdd, 0, &[text.as_ref(), member]);
+        self.key.changed(Plain::ZAdd, 0, &[text.as_ref(), member]);
     }
 
     fn add_raw(&mut self, member: StrRef, score: f64, flags: u32) -> u32 {
@@ -87,7 +87,7 @@ impl ZsetKey<'_> {
     pub fn remove(&mut self, member: StrRef) -> bool {
         let removed = self.remove_raw(member);
         if removed {
-            self.key.changed(c"zrem", Plain::ZRem, 0, &[member]);
+            self.key.changed(Plain::ZRem, 0, &[member]);
         }
         removed
     }

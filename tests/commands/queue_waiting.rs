@@ -237,7 +237,7 @@ fn the_effects_of_serving_several_clients_are_replicated_once_after_what_woke_th
     let effects = |delivery: &Delivery| {
         let Delivery { id, receipt, .. } = delivery;
         [
-            format!("LMOVE {PENDING} {WORK} RIGHT LEFT"),
+            format!("RPOPLPUSH {PENDING} {WORK}"),
             format!("HSET {MAP} {id}:attempts {receipt}"),
             format!("ZADD {DUE} {} {id}", deadlines[id]),
         ]

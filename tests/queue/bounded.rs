@@ -4,8 +4,7 @@ use crate::calls::*;
 use crate::common::*;
 use redis::{Connection, Value};
 use std::collections::BTreeSet;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::time::{Duration, Instant};
+use std::time::Duration;
 
 /// Stores messages of `orders` by script and gives them scores: `ARGV` is count, first score, step, sorted set.
 const STORE: &str = "
@@ -20,53 +19,116 @@ fn store(con: &mut Connection, count: usize, first: f64, step: f64, zset: &str) 
     ok!(con, "EVAL", STORE, 0, count, first, step, zset);
 }
 
+/// Of the server's processor time, what no call and no step of a timer may take with 20,000 due at once.
+const BOUND_US: u64 = 20_000;
+const DUE: usize = 20_000;
+
 #[test]
-fn twenty_thousand_messages_that_come_due_at_once_reach_one_worker_and_block_nobody() {
-    const DUE: usize = 20_000;
+fn twenty_thousand_messages_that_come_due_at_once_reach_one_worker() {
     let server = Server::start();
     let mut con = server.con();
     let at = server_time_ms(&mut con) + 1500;
     store(&mut con, DUE, at as f64, 0.0, DELAYS);
-    ok!(con, "CONFIG", "RESETSTAT");
-    ok!(con, "CONFIG", "SET", "slowlog-log-slower-than", 250_000);
-    ok!(con, "SLOWLOG", "RESET");
-    let done = AtomicBool::new(false);
     let mut seen = BTreeSet::new();
-    let slowest = std::thread::scope(|scope| {
-        let bystander = scope.spawn(|| {
-            let mut con = server.con();
-            let mut slowest = Duration::ZERO;
-            while !done.load(Ordering::Relaxed) {
-                let start = Instant::now();
-                ok!(con, "PING");
-                slowest = slowest.max(start.elapsed());
-                sleep_ms(1);
-            }
-            slowest
-        });
-        let stop = Stop(&done);
-        while seen.len() < DUE {
-            let taken =
-                deliveries(HERE.call(&mut con, "RMQ.RESERVE app 3600000 COUNT 100 BLOCK 5000 FROM orders").unwrap());
-            assert!(!taken.is_empty(), "the rest after {} does not come", seen.len());
-            let pairs: Vec<&str> = taken.iter().flat_map(|d| [d.id.as_str(), d.receipt.as_str()]).collect();
-            assert_eq!(ok!(con, "RMQ.ACK", "app", pairs), Value::Int(taken.len() as i64));
-            assert!(taken.into_iter().all(|delivery| seen.insert(delivery.id)), "delivered twice");
-        }
-        drop(stop);
-        bystander.join().unwrap()
-    });
+    while seen.len() < DUE {
+        let taken =
+            deliveries(HERE.call(&mut con, "RMQ.RESERVE app 3600000 COUNT 100 BLOCK 5000 FROM orders").unwrap());
+        assert!(!taken.is_empty(), "the rest after {} does not come", seen.len());
+        let pairs: Vec<&str> = taken.iter().flat_map(|d| [d.id.as_str(), d.receipt.as_str()]).collect();
+        assert_eq!(ok!(con, "RMQ.ACK", "app", pairs), Value::Int(taken.len() as i64));
+        assert!(taken.into_iter().all(|delivery| seen.insert(delivery.id)), "delivered twice");
+    }
     assert_eq!(Snapshot::of(&mut con).keys(), [QUEUES]);
-    assert!(slowest < Duration::from_secs(1), "a PING took {slowest:?}");
-    let reserve = server.commandstats("rmq.reserve");
-    assert!(reserve.usec_per_call < 20_000.0, "{reserve:?}");
-    let slow = shown(cmd!(con, "SLOWLOG", "GET", 10));
-    assert!(!slow.contains("RMQ."), "{slow}");
+}
+
+/// Microseconds that the server's main thread has been on a processor. Whatever else runs on the machine does not count.
+/// Exact while the server sleeps, so this waits a little for it to do so.
+fn on_processor(server: &Server) -> u64 {
+    std::thread::sleep(Duration::from_micros(300));
+    let pid = server.pid();
+    let path = format!("/proc/{pid}/task/{pid}/schedstat");
+    let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
+    let nanos: u64 = text.split(' ').next().and_then(|n| n.parse().ok()).expect("nanoseconds");
+    nanos / 1000
+}
+
+/// 20,000 messages that are due at `at`: delayed ones, or with leases that run out then, all in one processing list.
+fn all_due(con: &mut Connection, zset: &str, at: f64) {
+    store(con, DUE, at, 0.0, zset);
+    if zset == EXPIRES {
+        let ids: Vec<String> = (1..=DUE).map(|n| format!("m{n}")).collect();
+        ok!(con, "LPUSH", WORK, ids);
+    }
+}
+
+/// The most that a RESERVE, or an ACK of what it took, used until all was done.
+fn most_of_a_call(zset: &str) -> u64 {
+    let server = Server::start();
+    let mut con = server.con();
+    all_due(&mut con, zset, 1000.5);
+    let (mut most, mut done) = (0, 0);
+    let mut before = on_processor(&server);
+    let mut used = || {
+        let now = on_processor(&server);
+        most = most.max(now - std::mem::replace(&mut before, now));
+    };
+    while done < DUE {
+        let taken = take_up_to(&mut con, 100);
+        used();
+        let pairs: Vec<&str> = taken.iter().flat_map(|d| [d.id.as_str(), d.receipt.as_str()]).collect();
+        assert_eq!(ok!(con, "RMQ.ACK", "app", pairs), Value::Int(taken.len() as i64));
+        used();
+        assert!(!taken.is_empty());
+        done += taken.len();
+    }
+    most
+}
+
+/// The most that was used between two looks while the timer of a client that waits for something else moved all, step by
+/// step: one step, or several where the looks came late.
+fn most_of_a_step(zset: &str) -> u64 {
+    let server = Server::start();
+    let mut con = server.con();
+    let at = server_time_ms(&mut con) as f64 + 500.5;
+    all_due(&mut con, zset, at);
+    let (mut most, mut moved, mut looks) = (0, 0, 0);
+    let mut before = on_processor(&server);
+    let _waiter = Waiter::from(&server, "nothing");
+    while moved < DUE {
+        let now_moved = length(&mut con, PENDING);
+        assert_eq!(now_moved % 100, 0, "a step moves a hundred");
+        // A step after this look counts here, and shows in the next.
+        let now = on_processor(&server);
+        most = most.max(now - before);
+        looks += usize::from(now_moved > moved);
+        (moved, before) = (now_moved, now);
+    }
+    println!("{zset}: {} steps, seen in {looks} looks", DUE / 100);
+    most
+}
+
+/// The bound holds for the largest of all calls and steps of a run, so none that does more than its share goes unnoticed. What
+/// else happens on the machine (a cold cache, a look that comes late and sees many steps) can only add: so one run of five
+/// that keeps the bound shows that the module does.
+#[test]
+fn with_20_000_due_at_once_no_call_and_no_step_of_a_timer_takes_20_ms_of_the_processor() {
+    for zset in [DELAYS, EXPIRES] {
+        for (what, most) in [("a call", most_of_a_call as fn(&str) -> u64), ("a step of the timer", most_of_a_step)] {
+            let mut least = u64::MAX;
+            for _ in 0..5 {
+                least = least.min(most(zset));
+                println!("{zset}: {what} took at most {least} µs of the processor");
+                if least < BOUND_US {
+                    break;
+                }
+            }
+            assert!(least < BOUND_US, "{zset}: {what} took {least} µs");
+        }
+    }
 }
 
 #[test]
 fn twenty_thousand_leases_that_ran_out_come_back_a_bounded_number_a_call() {
-    const DUE: usize = 20_000;
     let server = Server::start();
     let mut con = server.con();
     store(&mut con, DUE, 1000.5, 1.0, EXPIRES);
@@ -77,8 +139,6 @@ fn twenty_thousand_leases_that_ran_out_come_back_a_bounded_number_a_call() {
         assert_eq!(length(&mut con, PENDING), call * 100);
     }
     assert_eq!(length(&mut con, WORK), 0);
-    let reserve = server.commandstats("rmq.reserve");
-    assert!(reserve.usec_per_call < 20_000.0, "{reserve:?}");
 }
 
 #[test]
@@ -189,4 +249,28 @@ fn over_the_memory_limit_only_what_adds_data_is_refused() {
     let held = attempts_of(&mut con, "c");
     steps(&mut con, &[(&format!("RMQ.NACK app c {}-{} DELAY 50", held.0, held.1), "RETRY")]);
     assert_eq!(waiter.served_id(), "c");
+}
+
+#[test]
+fn names_that_clients_send_do_not_fill_the_memory() {
+    let server = Server::start();
+    let mut con = server.con();
+    let ask = |con: &mut Connection, ns: &str, queue: &str| {
+        assert_eq!(ok!(con, "RMQ.RESERVE", ns, 1000, "FROM", queue), Value::Nil);
+        ok!(con, "RMQ.PEEK", ns, "PENDING", queue);
+    };
+    ask(&mut con, "app", "orders");
+    let before = server.used_memory();
+    let long = "q".repeat(2_000_000);
+    for n in 0..20 {
+        ask(&mut con, "app", &format!("{long}{n}"));
+        ask(&mut con, &format!("{long}{n}"), "orders");
+    }
+    let name = "n".repeat(200);
+    for n in 0..30_000 {
+        ask(&mut con, &format!("{name}{}", n % 300), &format!("{name}{n}"));
+    }
+    drop(con);
+    let grown = server.used_memory().saturating_sub(before);
+    assert!(grown < 24 << 20, "{grown} bytes");
 }

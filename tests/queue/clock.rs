@@ -365,6 +365,29 @@ fn most_messages_are_delivered_when_they_are_due_and_not_at_the_next_full_second
 }
 
 #[test]
+fn info_tells_how_late_a_timer_was_once() {
+    let server = Server::start();
+    let mut con = server.con();
+    let late = |con: &mut Connection| -> i64 {
+        let info: String = ask!(con, "INFO", "rmq");
+        let line = info.lines().find_map(|line| line.strip_prefix("rmq_worst_wakeup_lateness_ms:"));
+        line.and_then(|number| number.trim().parse().ok()).expect("a number")
+    };
+    let mut waiter = Waiter::start(&server);
+    let since = Instant::now();
+    delayed_order(&mut con, "a", 200);
+    late(&mut con);
+    // Something is due while the server does something else for a long time.
+    ok!(con, "DEBUG", "SLEEP", 1.5);
+    assert_eq!(waiter.served_id(), "a");
+    let elapsed = since.elapsed().as_millis() as i64;
+    let lateness = late(&mut con);
+    // 1300 ms at least, if the machine did not pause for more than a second between the first two commands.
+    assert!((1000..=elapsed).contains(&lateness), "{lateness} ms of {elapsed}");
+    assert_eq!(late(&mut con), 0, "it starts again, and nobody waits any more");
+}
+
+#[test]
 fn without_anybody_who_waits_nothing_moves() {
     let server = Server::start();
     let mut con = server.con();
@@ -550,4 +573,43 @@ fn payloads_that_arrive_after_their_ids_are_noticed() {
     ok!(con, "HSET", PAYLOADS, "a", "pa", "a:queue", "app:orders");
     waiter.since = Instant::now();
     assert_eq!(waiter.served_after(Duration::ZERO, SOON).payload, "pa");
+}
+
+/// A timer asks the server whether it may write, by a write that must change nothing.
+#[test]
+fn a_timer_with_nothing_to_do_changes_nothing_whatever_the_ids_are() {
+    let server = Server::start();
+    let replica = Replica::of(&server);
+    let mut con = server.con();
+    let ids = ["rmq:no-such-member", "1", "0", "-1", "1 0", "-inf", ""];
+    let held: Vec<Delivery> = ids.iter().map(|id| take_new(&mut con, id)).collect();
+    let before = Snapshot::of(&mut con);
+    let mut waiter = Waiter::from(&server, "mails");
+    sleep_ms(1300);
+    assert!(waiter.is_waiting());
+    before.assert_unchanged(&mut con);
+    replica.wait_synced();
+    assert_eq!(replica.digest(), server.digest());
+    for delivery in &held {
+        assert_eq!(extend(&mut con, delivery, HOUR), 1, "{:?}", delivery.id);
+        assert_eq!(ack(&mut con, delivery), 1, "{:?}", delivery.id);
+    }
+}
+
+#[test]
+fn the_log_names_the_key_that_keeps_a_lease_from_being_taken_back() {
+    for (key, policy) in [(PENDING, 25), (DLQ, 1), (DLQ_DATA, 1)] {
+        let server = Server::start();
+        let mut con = server.con();
+        ok!(con, "RMQ.POLICY", "app", "orders", "ATTEMPTS", policy);
+        order(&mut con, "a");
+        take_for(&mut con, 1);
+        ok!(con, "SET", key, "of another type");
+        sleep_ms(5);
+        tick(&mut con);
+        assert_eq!(counter(&server, "skipped"), 1, "{key}");
+        let log = server.log();
+        let line = log.lines().find(|line| line.contains("stay where they are")).unwrap_or_else(|| panic!("{log}"));
+        assert!(line.contains(&format!("'{key}'")), "{line}");
+    }
 }

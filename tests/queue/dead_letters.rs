@@ -172,3 +172,37 @@ fn redrive_wakes_who_waits_and_is_limited_to_a_batch() {
     assert_eq!(waiter.served_id(), "a");
     assert_eq!(list(&mut con, DLQ), ["d"]);
 }
+
+#[test]
+fn a_redrive_takes_the_oldest_although_an_earlier_one_stopped_half_way() {
+    let server = Server::start();
+    let mut con = server.con();
+    // Oldest first: letters of another queue than the one asked for, more than one call passes.
+    let letters = [("a", 1200), ("b", 1500)];
+    for (queue, count) in letters {
+        let ids: Vec<String> = (0..count).map(|n| format!("{queue}{n}")).collect();
+        let fields = |id: &String| [id.clone(), "p".into(), format!("{id}:queue"), format!("app:{queue}")];
+        ok!(con, "HSET", DLQ_DATA, ids.iter().flat_map(fields).collect::<Vec<_>>());
+        ok!(con, "LPUSH", DLQ, ids);
+    }
+    steps(
+        &mut con,
+        &[
+            ("RMQ.REDRIVE app COUNT 2 QUEUE b", "[]"),
+            ("RMQ.PURGE app DEAD a", "1200"),
+            ("RMQ.REDRIVE app COUNT 2 QUEUE b", "[[b0 b] [b1 b]]"),
+        ],
+    );
+}
+
+#[test]
+fn a_second_death_keeps_nothing_of_the_first() {
+    let server = Server::start();
+    let mut con = server.con();
+    bury(&mut con, "orders", &["a"]);
+    publish(&mut con, "app", "mails", "a");
+    let delivery = reserve(&mut con, "app", HOUR, 1, &["mails"]).remove(0);
+    ok!(con, "HDEL", PAYLOADS, "a:queue");
+    assert_eq!(nack(&mut con, &delivery, "DEAD"), "DEAD");
+    assert!(!Snapshot::of(&mut con).hash(DLQ_DATA).contains_key("a:queue"), "it died in another queue than orders");
+}

@@ -1,4 +1,5 @@
-//! Ending, postponing and clearing: RMQ.CANCEL, RMQ.RESCHEDULE and RMQ.PURGE.
+//! Ending, postponing and clearing: RMQ.CANCEL, RMQ.RESCHEDULE and RMQ.PURGE. At the end, what all commands for looking and
+//! mending do with keys of another type, and with a wrong name.
 
 use crate::calls::*;
 use crate::common::*;
@@ -273,6 +274,17 @@ fn a_copy_of_a_held_message_is_purged_and_the_message_is_not() {
 }
 
 #[test]
+fn however_many_copies_of_a_held_message_are_purged_the_message_is_not() {
+    let server = Server::start();
+    let mut con = server.con();
+    let held = take_new(&mut con, "a");
+    ok!(con, "LPUSH", PENDING, "a", "a", "a");
+    steps(&mut con, &[("RMQ.PURGE app PENDING orders", "0")]);
+    assert_eq!(length(&mut con, PENDING), 0);
+    assert_eq!(ack(&mut con, &held), 1);
+}
+
+#[test]
 fn one_call_purges_a_batch_and_calls_until_0_purge_all() {
     let server = Server::builder().module_args(&["max-batch", "100"]).start();
     let mut con = server.con();
@@ -430,4 +442,119 @@ fn bad_words_are_refused_and_change_nothing() {
         steps(&mut con, &[(line, "WRONGTYPE the key 'app:orders:processing' must be a list")]);
     }
     before.assert_unchanged(&mut con);
+}
+
+const LOOKING_AND_MENDING: &[&str] = &[
+    "RMQ.STATS app",
+    "RMQ.STATS app orders",
+    "RMQ.PEEK app PENDING orders",
+    "RMQ.PEEK app PROCESSING orders",
+    "RMQ.PEEK app DELAYED",
+    "RMQ.PEEK app OVERDUE orders",
+    "RMQ.PEEK app DEAD",
+    "RMQ.PEEK app IDS held pending delayed dead",
+    "RMQ.CANCEL app IDS held pending delayed dead",
+    "RMQ.CANCEL app WAITING IDS held pending delayed dead",
+    "RMQ.RESCHEDULE app 60000 IDS held pending delayed dead",
+    "RMQ.PURGE app PENDING orders",
+    "RMQ.PURGE app DELAYED",
+    "RMQ.PURGE app DELAYED orders",
+    "RMQ.PURGE app DEAD",
+    "RMQ.PURGE app DEAD orders",
+    "RMQ.AUDIT app",
+    "RMQ.REPAIR app",
+];
+
+fn one_in_every_state(con: &mut Connection) {
+    ok!(con, "FLUSHALL");
+    bury(con, "orders", "dead");
+    take_new(con, "held");
+    ok!(con, "RMQ.PUBLISH", "app", "ONCE", HOUR, "TO", "orders", "pending", "p");
+    delayed_order(con, "delayed", HOUR);
+}
+
+/// Whether a call needs a key to be what it should be.
+fn needs(line: &str, key: &str) -> bool {
+    let starts = |names: &[&str]| names.iter().any(|name| line.starts_with(name));
+    let every = ["RMQ.STATS", "RMQ.PEEK app IDS", "RMQ.CANCEL", "RMQ.RESCHEDULE"];
+    match key {
+        ONCE => starts(&["RMQ.CANCEL", "RMQ.PURGE"]),
+        PENDING => starts(&every) || starts(&["RMQ.PEEK app PENDING", "RMQ.PURGE app PENDING"]),
+        WORK => starts(&every) || starts(&["RMQ.PEEK app PROCESSING"]),
+        _ => true,
+    }
+}
+
+#[test]
+fn a_key_of_another_type_is_one_error_and_nothing_changes() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut wrong = Vec::new();
+    for key in [PAYLOADS, EXPIRES, DELAYS, QUEUES, DLQ, DLQ_DATA, ONCE, PENDING, WORK] {
+        for line in LOOKING_AND_MENDING {
+            one_in_every_state(&mut con);
+            ok!(con, "DEL", key);
+            ok!(con, "SET", key, "of another type");
+            let before = Snapshot::of(&mut con);
+            let reply = say(&mut con, line);
+            let changed = before.diff(&Snapshot::of(&mut con));
+            let is_error = reply.starts_with("WRONGTYPE ") && reply.contains(&format!("'{key}'"));
+            if needs(line, key) && (!is_error || !changed.is_empty()) {
+                wrong.push(format!("{line} with {key}: {reply}; changed {changed:?}"));
+            }
+            // Where it needs the key not, it goes on, and leaves that one alone.
+            let is_left = changed.iter().all(|line| !line.contains(&format!("{key:?}")));
+            if !needs(line, key) && (reply.starts_with("WRONGTYPE ") || reply.starts_with("ERR ") || !is_left) {
+                wrong.push(format!("{line} needs no {key}: {reply}; changed {changed:?}"));
+            }
+        }
+    }
+    assert!(wrong.is_empty(), "{}", wrong.join("\n"));
+    assert_eq!(server.info("rmq")["rmq_panics"], "0");
+}
+
+#[test]
+fn an_audit_passes_a_list_of_another_type_over_and_a_repair_loses_nothing() {
+    let server = Server::start();
+    let mut con = server.con();
+    for (key, lost) in [(PENDING, "pending"), (WORK, "held")] {
+        one_in_every_state(&mut con);
+        // Of another queue, to be mended all the same.
+        publish(&mut con, "app", "mails", "twice");
+        ok!(con, "LPUSH", "app:mails:pending", "twice");
+        ok!(con, "DEL", key);
+        ok!(con, "SET", key, "of another type");
+        let payloads = Snapshot::of(&mut con).hash(PAYLOADS);
+        let faults = format!("[0 [lost [1 [{lost}]] in_two_places [1 [twice]]]]");
+        steps(&mut con, &[("RMQ.AUDIT app", &faults), ("RMQ.REPAIR app", &faults)]);
+        assert_eq!(Snapshot::of(&mut con).hash(PAYLOADS), payloads);
+        assert_eq!(list(&mut con, "app:mails:pending"), ["twice"]);
+        // The message comes back as soon as its list can.
+        ok!(con, "DEL", key);
+        say(&mut con, "RMQ.REPAIR app");
+        steps(&mut con, &[("RMQ.AUDIT app", "[0 []]")]);
+        assert!(list(&mut con, PENDING).contains(&lost.to_string()), "{key}");
+    }
+}
+
+#[test]
+fn a_wrong_namespace_shows_nothing_and_ends_nothing() {
+    let server = Server::start();
+    let mut con = server.con();
+    one_in_every_state(&mut con);
+    let before = Snapshot::of(&mut con);
+    for ns in ["ap", "app2", "app:orders", "\"\"", "APP"] {
+        for line in LOOKING_AND_MENDING {
+            let wanted = match line.split(' ').next() {
+                Some("RMQ.STATS") => "[delayed 0 due 0 next_due_in_ms nil leased 0 overdue 0 dead 0 queues [...",
+                Some("RMQ.PEEK" | "RMQ.CANCEL") if line.contains("IDS") => "[nil nil nil nil]",
+                Some("RMQ.PEEK") => "[]",
+                Some("RMQ.RESCHEDULE") => "[0 0 0 0]",
+                Some("RMQ.PURGE") => "0",
+                _ => "[0 []]",
+            };
+            steps(&mut con, &[(&line.replace(" app", &format!(" {ns}")), wanted)]);
+            before.assert_unchanged(&mut con);
+        }
+    }
 }

@@ -4,6 +4,7 @@ use crate::calls::*;
 use crate::common::*;
 use redis::{Connection, Value};
 
+/// Every command that takes a namespace. The last one needs a single key, the others several.
 const LINES: &[&str] = &[
     "RMQ.PUBLISH <ns> TO orders x p",
     "RMQ.RESERVE <ns> 1000 FROM orders",
@@ -12,6 +13,13 @@ const LINES: &[&str] = &[
     "RMQ.RELEASE <ns> a 1-1",
     "RMQ.EXTEND <ns> 1000 a 1-1",
     "RMQ.REDRIVE <ns> COUNT 1",
+    "RMQ.STATS <ns>",
+    "RMQ.PEEK <ns> IDS a",
+    "RMQ.CANCEL <ns> IDS a",
+    "RMQ.RESCHEDULE <ns> 5 IDS b",
+    "RMQ.PURGE <ns> PENDING orders",
+    "RMQ.AUDIT <ns>",
+    "RMQ.REPAIR <ns>",
     "RMQ.POLICY <ns> orders ATTEMPTS 1",
 ];
 
@@ -161,7 +169,7 @@ fn while_its_slot_moves_key_by_key_nothing_is_written_on_either_node() {
 
         let digests = [old.digest(), new.digest()];
         let mut importing = Raw::connect(new);
-        for line in &LINES[..7] {
+        for line in &LINES[..LINES.len() - 1] {
             let line = line.replace("<ns>", ns).replace(" a 1-1", &format!(" a {}", held.receipt));
             let reply = say(&mut con, &line);
             assert!(reply.starts_with("ASK ") || reply.starts_with("TRYAGAIN "), "{line}: {reply}");
@@ -210,7 +218,39 @@ const PERMISSIONS: &[(&str, &[&str], &[&str])] = &[
     ("RMQ.EXTEND app 1000 <a>", &[], &[PAYLOADS, EXPIRES]),
     ("RMQ.REDRIVE app COUNT 1", &[DLQ, DLQ_DATA], &[PAYLOADS, PENDING, DLQ, DLQ_DATA]),
     ("RMQ.POLICY app orders", &[], &[QUEUES]),
+    ("RMQ.STATS app", &[DLQ, DLQ_DATA], &[PAYLOADS, EXPIRES, DELAYS, QUEUES, PENDING, WORK, DLQ, DLQ_DATA]),
+    ("RMQ.PEEK app IDS b", &[DLQ, DLQ_DATA], &[PAYLOADS, EXPIRES, DELAYS, QUEUES, PENDING, WORK, DLQ, DLQ_DATA]),
+    (
+        "RMQ.CANCEL app IDS b",
+        &[DLQ, DLQ_DATA, ONCE],
+        &[PAYLOADS, EXPIRES, DELAYS, QUEUES, PENDING, WORK, DLQ, DLQ_DATA, ONCE],
+    ),
+    (
+        "RMQ.RESCHEDULE app 5 IDS b",
+        &[DLQ, DLQ_DATA],
+        &[PAYLOADS, EXPIRES, DELAYS, QUEUES, PENDING, WORK, DLQ, DLQ_DATA],
+    ),
+    (
+        "RMQ.PURGE app PENDING orders",
+        &[DLQ, DLQ_DATA, ONCE],
+        &[PAYLOADS, EXPIRES, DELAYS, QUEUES, PENDING, WORK, DLQ, DLQ_DATA, ONCE],
+    ),
+    ("RMQ.AUDIT app", &[DLQ, DLQ_DATA], &[PAYLOADS, EXPIRES, DELAYS, QUEUES, PENDING, WORK, DLQ, DLQ_DATA]),
+    ("RMQ.REPAIR app", &[DLQ, DLQ_DATA], &[PAYLOADS, EXPIRES, DELAYS, QUEUES, PENDING, WORK, DLQ, DLQ_DATA]),
 ];
+
+#[test]
+fn every_command_with_a_namespace_is_among_the_lines() {
+    let server = Server::start();
+    let mut con = server.con();
+    let names: Vec<String> = ask!(con, "COMMAND", "LIST", "FILTERBY", "MODULE", "rmq");
+    let has_namespace = |name: &String| say(&mut con, &format!("COMMAND DOCS {name}")).contains("namespace");
+    let mut listed: Vec<String> = names.into_iter().filter(has_namespace).map(|name| name.to_uppercase()).collect();
+    let mut lines: Vec<&str> = LINES.iter().filter_map(|line| line.split(' ').next()).collect();
+    listed.sort();
+    lines.sort();
+    assert_eq!(lines, listed);
+}
 
 #[test]
 fn permission_is_asked_for_each_key_and_a_refusal_changes_nothing() {

@@ -3,6 +3,7 @@
 use crate::calls::*;
 use crate::common::*;
 use redis::Connection;
+use std::time::Duration;
 
 /// The effective policy as text.
 fn policy(attempts: u64, first: u64, max: u64, paused: u64) -> String {
@@ -253,4 +254,40 @@ fn a_value_that_cannot_be_read_counts_as_absent_and_the_log_says_so() {
     ok!(con, "HSET", QUEUES, "orders", "{\"attempts\":1}");
     let delivery = take_new(&mut con, "b");
     assert_eq!(nack(&mut con, &delivery, "DELAY 0"), "DEAD");
+}
+
+#[test]
+fn each_policy_that_cannot_be_read_is_logged_sooner_or_later() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "HSET", QUEUES, "one", "{bad", "two", "[also bad]");
+    let read = |con: &mut Connection| ["one", "two"].map(|queue| drop(ok!(con, "RMQ.POLICY", "app", queue)));
+    read(&mut con);
+    assert!(server.log().contains("'{bad'"), "{}", server.log());
+    // The log is silent for ten seconds.
+    let both = || {
+        read(&mut con);
+        server.log().contains("'[also bad]'")
+    };
+    assert!(eventually(Duration::from_secs(30), both), "{}", server.log());
+}
+
+#[test]
+fn while_a_slot_moves_reset_forgets_no_queue_whose_list_is_on_the_other_node() {
+    let cluster = Cluster::start(2, 0);
+    let ns = "{t}";
+    let slot = cluster.slot_of(ns);
+    let old = cluster.node_for_slot(slot);
+    let new = cluster.nodes().iter().find(|node| node.port() != old.port()).unwrap();
+    let [old_id, new_id] = [old, new].map(|node| -> String { ask!(node.con(), "CLUSTER", "MYID") });
+    let mut con = old.con();
+    publish(&mut con, ns, "orders", "a");
+    ok!(con, "RMQ.POLICY", ns, "orders", "ATTEMPTS", 3);
+    ok!(new.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", old_id);
+    ok!(con, "CLUSTER", "SETSLOT", slot, "MIGRATING", new_id);
+    ok!(con, "MIGRATE", "127.0.0.1", new.port(), "{t}:orders:pending", 0, 5000);
+    let reply = say(&mut con, "RMQ.POLICY {t} orders RESET");
+    assert!(reply.starts_with("ASK ") || reply.starts_with("TRYAGAIN "), "{reply}");
+    let stored: String = ask!(con, "HGET", "{t}:queues", "orders");
+    assert_eq!(stored, "{\"attempts\":3}");
 }

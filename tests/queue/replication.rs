@@ -56,7 +56,7 @@ const STREAMS: &[(Stream, &str, Stream)] = &[
         READY,
         "RMQ.RESERVE app 60000 FROM orders",
         &[
-            "LMOVE app:orders:pending app:orders:processing RIGHT LEFT",
+            "RPOPLPUSH app:orders:pending app:orders:processing",
             "HSET app:payloads a:attempts 1-#",
             "ZADD app:expires # a",
         ],
@@ -75,14 +75,14 @@ const STREAMS: &[(Stream, &str, Stream)] = &[
     (
         HELD,
         "RMQ.ACK app a 1-1000 none 1-1",
-        &["LREM app:orders:processing -1 a", "ZREM app:expires a", "HDEL app:payloads a a:queue a:attempts"],
+        &["RPOP app:orders:processing", "ZREM app:expires a", "HDEL app:payloads a a:queue a:attempts"],
     ),
     (HELD, "RMQ.ACK app a 2-1000", &[]),
     (
         HELD,
         "RMQ.NACK app a 1-1000 DELAY 60000 ERROR boom PAYLOAD new",
         &[
-            "LREM app:orders:processing -1 a",
+            "RPOP app:orders:processing",
             "ZREM app:expires a",
             "HSET app:payloads a new a:attempts \"1-# boom\"",
             "ZADD app:delays # a",
@@ -116,7 +116,7 @@ const STREAMS: &[(Stream, &str, Stream)] = &[
         DEAD,
         "RMQ.REDRIVE app COUNT 1",
         &[
-            "RPOP app:dlq 1",
+            "RPOP app:dlq",
             "LPUSH app:orders:pending a",
             "HSET app:payloads a pa a:queue app:orders",
             "HDEL app:dlq:data a a:queue a:death",
@@ -242,7 +242,7 @@ fn a_client_that_waited_is_served_in_a_transaction_after_what_woke_it() {
     waiter.served_one();
     let sent = tap.lines_until_marker(&mut con);
     let served = [
-        "LMOVE app:orders:pending app:orders:processing RIGHT LEFT",
+        "RPOPLPUSH app:orders:pending app:orders:processing",
         "HSET app:payloads a:attempts 1-#",
         "ZADD app:expires # a",
     ];

@@ -349,6 +349,61 @@ fn an_ack_before_a_wait_in_the_same_write_is_answered_at_once() {
     assert_eq!(deliveries(value_of(raw.read()))[0].id, "b");
 }
 
+/// A process that stands still, and goes on when this is dropped.
+struct Stopped(u32);
+
+impl Stopped {
+    fn now(server: &Server) -> Stopped {
+        let stopped = Stopped(server.pid());
+        stopped.signal(libc::SIGSTOP);
+        stopped
+    }
+
+    fn signal(&self, signal: i32) {
+        // SAFETY: sends a signal to a child of this process, which has not been waited for.
+        assert_eq!(unsafe { libc::kill(self.0 as i32, signal) }, 0);
+    }
+}
+
+impl Drop for Stopped {
+    fn drop(&mut self) {
+        self.signal(libc::SIGCONT);
+    }
+}
+
+/// The server takes WAIT's offset from the client's last command. That of a client that waits began before the delivery, and
+/// the replica has all that was written before.
+#[test]
+fn wait_after_a_reserve_that_waited_covers_the_delivery() {
+    let server = Server::start();
+    let replica = Replica::of(&server);
+    let mut con = server.con();
+    for round in 0..3 {
+        for by_timer in [false, true] {
+            let id = format!("{round}-{by_timer}");
+            let mut waiter = Waiter::start(&server);
+            if by_timer {
+                // Only what the timer and the delivery write is not replicated.
+                delayed_order(&mut con, &id, 1500);
+            }
+            // The primary must know that the replica has all of this, or WAIT would be right by chance.
+            ok!(con, "SET", "written", &id);
+            assert_eq!(ok!(con, "WAIT", 1, 10_000), Value::Int(1));
+            let stopped = Stopped::now(&replica);
+            if !by_timer {
+                order(&mut con, &id);
+            }
+            assert_eq!(waiter.served_id(), id);
+            assert_eq!(waiter.raw.call(&["WAIT", "1", "200"]), Reply::Int(0), "{id}: the replica stands still");
+            drop(stopped);
+            let most = (deadline().as_millis() / 2).to_string();
+            assert_eq!(waiter.raw.call(&["WAIT", "1", &most]), Reply::Int(1), "{id}");
+            let held: Option<f64> = ask!(replica.con(), "ZSCORE", "app:expires", &id);
+            assert!(held.is_some(), "{id}: WAIT returned before the delivery was on the replica");
+        }
+    }
+}
+
 #[test]
 fn a_list_that_is_none_while_a_client_waits_harms_nobody() {
     let server = Server::start();

@@ -2,8 +2,14 @@
 //! changes nothing.
 
 use crate::common::cases::*;
+use crate::common::process::{in_repository, spawn_bound_to_this_process};
 use crate::common::*;
 use std::collections::BTreeSet;
+use std::io::BufRead;
+use std::process::{Command, Stdio};
+use std::sync::atomic::{AtomicBool, Ordering};
+use std::sync::Mutex;
+use std::time::Duration;
 
 const TAGGED: World = World("{t}:");
 
@@ -171,4 +177,202 @@ fn messages_go_with_their_slot_by_the_way_in_which_the_server_moves_slots() {
     assert_eq!(lengths, [61, 40]);
     let leases: usize = ask!(con, "ZCARD", "{t}:expires");
     assert_eq!(leases, 40);
+}
+
+/// What a client has published, and what it has settled.
+#[derive(Default)]
+struct Ledger {
+    published: BTreeSet<String>,
+    settled: BTreeSet<String>,
+    /// Replies that the client handed to its caller although it tries again by itself.
+    errors: Vec<String>,
+}
+
+/// Publishes, reserves and acknowledges with redis-rs' cluster client until it is told to stop. A call that fails is made
+/// again: an id of one's own makes that safe.
+fn work_with_redis_rs(cluster: &Cluster, stop: &AtomicBool, ledger: &Mutex<Ledger>) {
+    let mut con = cluster.con();
+    let mut until_it_works = |call: redis::Cmd| loop {
+        match send!(con, &call) {
+            Ok(reply) => return reply,
+            Err(error) => ledger.lock().unwrap().errors.push(error_text(&error)),
+        }
+        assert!(ledger.lock().unwrap().errors.len() < 10_000, "{}", line_of(&call));
+    };
+    let mut number = 0;
+    while !stop.load(Ordering::Relaxed) {
+        let id = format!("rs-{number}");
+        number += 1;
+        until_it_works(command!("RMQ.PUBLISH", "{app}", "TO", "q", &id, "payload"));
+        ledger.lock().unwrap().published.insert(id);
+        let taken = until_it_works(command!("RMQ.RESERVE", "{app}", 3000, "COUNT", 3, "FROM", "q"));
+        for message in if taken == redis::Value::Nil { Vec::new() } else { items(taken) } {
+            let message = items(message);
+            let [id, receipt] = [0, 2].map(|part| text(message[part].clone()));
+            until_it_works(command!("RMQ.ACK", "{app}", &id, receipt));
+            ledger.lock().unwrap().settled.insert(id);
+        }
+    }
+}
+
+/// The same with redis-py, until its input ends; `+id` is published, `-id` is settled, `!` is an error.
+const WORK_WITH_REDIS_PY: &str = r#"
+import select, sys
+from redis.cluster import RedisCluster
+from redis.exceptions import RedisError
+
+r = RedisCluster(host="127.0.0.1", port=int(sys.argv[1]))
+
+def say(line):
+    print(line, flush=True)
+
+def until_it_works(*call):
+    while True:
+        try:
+            return r.execute_command(*call)
+        except RedisError as error:
+            say(f"!{type(error).__name__} {error}")
+
+number = 0
+while not select.select([sys.stdin], [], [], 0)[0]:
+    until_it_works("RMQ.PUBLISH", "{app}", "TO", "q", f"py-{number}", "payload")
+    say(f"+py-{number}")
+    number += 1
+    for id, payload, receipt, attempts, queue in until_it_works(
+            "RMQ.RESERVE", "{app}", 3000, "COUNT", 3, "FROM", "q") or []:
+        until_it_works("RMQ.ACK", "{app}", id, receipt)
+        say(f"-{id.decode()}")
+"#;
+
+/// The slot moves to another node key by key, with pauses in which the namespace is on two nodes.
+fn move_slowly(cluster: &Cluster, slot: u16) {
+    let id_of = |node: &Server| -> String { ask!(node.con(), "CLUSTER", "MYID") };
+    let from = cluster.node_for_slot(slot);
+    let to = *cluster.primaries().iter().find(|node| node.port() != from.port()).expect("another node");
+    ok!(to.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id_of(from));
+    ok!(from.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id_of(to));
+    loop {
+        let keys: Vec<String> = ask!(from.con(), "CLUSTER", "GETKEYSINSLOT", slot, 100);
+        if keys.is_empty() {
+            break;
+        }
+        for key in keys {
+            // NOKEY if it has become empty since.
+            ok!(from.con(), "MIGRATE", "127.0.0.1", to.port(), key, 0, 5000);
+            std::thread::sleep(Duration::from_millis(40));
+        }
+    }
+    ok!(to.con(), "CLUSTER", "SETSLOT", slot, "NODE", id_of(to));
+    for node in cluster.primaries() {
+        ok!(node.con(), "CLUSTER", "SETSLOT", slot, "NODE", id_of(to));
+    }
+    let owner_seen_by = |node: &Server| {
+        let ranges: Vec<(u16, u16, redis::Value)> = items(ok!(node.con(), "CLUSTER", "SLOTS"))
+            .into_iter()
+            .map(|range| {
+                let range = items(range);
+                let number = |value: &redis::Value| text(value.clone()).parse().expect("a slot");
+                (number(&range[0]), number(&range[1]), items(range[2].clone()).remove(1))
+            })
+            .collect();
+        let of_slot = ranges.into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
+        of_slot.is_some_and(|(_, _, port)| text(port) == to.port().to_string())
+    };
+    let agreed = || cluster.nodes().iter().all(owner_seen_by);
+    assert!(eventually(deadline(), agreed), "the nodes do not agree");
+}
+
+#[test]
+fn nothing_is_lost_by_the_cluster_clients_of_redis_py_and_redis_rs_while_the_slot_moves_key_by_key() {
+    const MOVES: usize = 4;
+    let cluster = Cluster::start(3, 0);
+    let slot = cluster.slot_of("{app}");
+    // Keys that are there in any case: one of them is always on its way.
+    ok!(cluster.con(), "RMQ.PUBLISH", "{app}", "DELAY", 3_600_000, "TO", "q", "later", "payload");
+    let (by_rs, by_py) = (Mutex::new(Ledger::default()), Mutex::new(Ledger::default()));
+    let stop = AtomicBool::new(false);
+    let mut python = Command::new(in_repository(".servers/python/bin/python"));
+    python.args(["-c", WORK_WITH_REDIS_PY, &cluster.nodes()[0].port().to_string()]);
+    python.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut python = spawn_bound_to_this_process(python).expect("python runs; `scripts/servers.sh python` makes it");
+    let (input, output) = (python.stdin.take(), python.stdout.take().expect("a pipe"));
+    std::thread::scope(|scope| {
+        scope.spawn(|| work_with_redis_rs(&cluster, &stop, &by_rs));
+        scope.spawn(|| {
+            for line in std::io::BufReader::new(output).lines() {
+                let line = line.expect("text");
+                let mut ledger = by_py.lock().unwrap();
+                match line.split_at(1) {
+                    ("+", id) => drop(ledger.published.insert(id.into())),
+                    ("-", id) => drop(ledger.settled.insert(id.into())),
+                    (_, error) => ledger.errors.push(error.into()),
+                }
+            }
+        });
+        let input = input;
+        let stopping = Stopping(&stop);
+        let done = || [&by_rs, &by_py].map(|ledger| ledger.lock().unwrap().settled.len());
+        let go_on = || {
+            let before = done();
+            let both = || done().iter().zip(before).all(|(now, before)| *now >= before + 20);
+            assert!(eventually(deadline(), both), "the clients do not get on: {before:?}, {:?}", done());
+        };
+        for _ in 0..MOVES {
+            go_on();
+            move_slowly(&cluster, slot);
+        }
+        go_on();
+        drop((stopping, input));
+    });
+    assert!(python.wait().expect("it ends").success());
+
+    // Calls did meet a namespace that was on two nodes.
+    let refused = |node: &Server| {
+        let count = node.info("errorstats").get("errorstat_TRYAGAIN").cloned();
+        count.and_then(|count| count.strip_prefix("count=")?.parse::<u64>().ok()).unwrap_or(0)
+    };
+    let refused: u64 = cluster.nodes().iter().map(refused).sum();
+    println!("TRYAGAIN was replied {refused} times");
+    assert!(refused > 0);
+    let [by_rs, by_py] = [by_rs, by_py].map(|ledger| ledger.into_inner().unwrap());
+    for (client, ledger) in [("redis-rs", &by_rs), ("redis-py", &by_py)] {
+        let kinds: BTreeSet<&String> = ledger.errors.iter().collect();
+        println!(
+            "{client}: {} published, {} settled, {} errors for the caller {kinds:?}",
+            ledger.published.len(),
+            ledger.settled.len(),
+            ledger.errors.len()
+        );
+    }
+    // What is left is taken by whoever comes later, also what a lost reply had leased.
+    let mut settled: BTreeSet<String> = by_rs.settled.union(&by_py.settled).cloned().collect();
+    let mut con = cluster.con();
+    let mut drain = || {
+        let taken = ok!(con, "RMQ.RESERVE", "{app}", 60_000, "COUNT", 100, "FROM", "q");
+        for message in if taken == redis::Value::Nil { Vec::new() } else { items(taken) } {
+            let message = items(message);
+            let [id, receipt] = [0, 2].map(|part| text(message[part].clone()));
+            assert_eq!(ok!(con, "RMQ.ACK", "{app}", &id, receipt), redis::Value::Int(1));
+            settled.insert(id);
+        }
+        let left: Vec<String> = ask!(con, "HKEYS", "{app}:payloads");
+        left.len() == 2
+    };
+    assert!(eventually(deadline(), &mut drain), "messages are left that nobody gets");
+    let published: BTreeSet<String> = by_rs.published.union(&by_py.published).cloned().collect();
+    assert_eq!(published.difference(&settled).collect::<Vec<_>>(), Vec::<&String>::new(), "lost");
+    let owner = cluster.node_for_slot(slot);
+    assert_eq!(Snapshot::of(&mut owner.con()).keys(), ["{app}:delays", "{app}:payloads", "{app}:queues"]);
+    for other in cluster.nodes().iter().filter(|node| node.port() != owner.port()) {
+        assert_eq!(ok!(other.con(), "DBSIZE"), redis::Value::Int(0), "something was left behind");
+    }
+}
+
+/// Tells a thread to stop when it goes, also when a test fails.
+struct Stopping<'a>(&'a AtomicBool);
+
+impl Drop for Stopping<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Ordering::Relaxed);
+    }
 }

@@ -19,7 +19,7 @@ fn by_key(events: Vec<(String, String)>) -> BTreeMap<String, Vec<String>> {
 fn keys_of(step: &Step) -> BTreeSet<String> {
     let keys = |line: &&str| {
         let words = HERE.words(line);
-        let past = if words[0] == "LMOVE" { 3 } else { 2 };
+        let past = if words[0] == "RPOPLPUSH" { 3 } else { 2 };
         words[1..past].to_vec()
     };
     step.stream.iter().flat_map(keys).collect()
@@ -58,7 +58,7 @@ fn a_key_that_becomes_empty_has_a_del_event_after_its_last_removal() {
     events.until_marker(&mut con);
     ok!(con, "RMQ.COMPLETE", "m", "p", "e", "a");
     let seen = by_key(events.until_marker(&mut con));
-    assert_eq!(seen["p"], ["lrem", "del"]);
+    assert_eq!(seen["p"], ["rpop", "del"]);
     assert_eq!(seen["e"], ["zrem", "del"]);
     assert_eq!(seen["m"], ["hdel", "del"]);
     assert_eq!(ok!(con, "DBSIZE"), redis::Value::Int(0));

@@ -246,7 +246,7 @@ fn a_module_that_was_refused_while_the_server_ran_is_not_called_any_more() {
 
 #[test]
 fn a_server_without_one_of_the_plain_commands_that_effects_are_made_of_does_not_get_the_module() {
-    for command in ["LREM", "LMOVE", "HDEL", "ZADD", "LPOS"] {
+    for command in ["LREM", "RPOPLPUSH", "HDEL", "ZADD", "LPOS"] {
         let server = Server::builder().config_line(&format!("rename-command {command} \"\""));
         let log = server.try_start().err().expect("the module is refused");
         assert!(log.contains(&format!("the server's {command} is renamed or disabled")), "{log}");

@@ -30,6 +30,24 @@ fn the_sessions_on_a_cluster_give_the_replies_that_they_show() {
     assert_eq!(page("docs/troubleshooting.md").play("127.0.0.1:7000> ", node), 4);
 }
 
+/// What the pages' other sessions left on a primary is looked at on its replica, once the primary has died.
+#[test]
+fn the_session_after_a_failover_gives_the_replies_that_it_shows_on_the_promoted_replica() {
+    let primary = Server::start();
+    let replica = Replica::with_module_of(&primary);
+    let page = page("docs/troubleshooting.md");
+    assert!(page.play(PROMPT, &primary) > 10);
+    let receipt: String = ask!(primary.con(), "HGET", "app:payloads", "order-1:attempts");
+    replica.wait_synced();
+    primary.kill9();
+    replica.promote();
+    assert_eq!(page.play("127.0.0.1:6380> ", &replica), 1);
+    // What the page says of it.
+    let info = replica.info("rmq");
+    assert_eq!((&*info["rmq_published"], &*info["rmq_reserved"]), ("0", "0"));
+    assert_eq!(ok!(replica.con(), "RMQ.ACK", "app", "order-1", receipt), redis::Value::Int(1));
+}
+
 #[test]
 fn the_readme_leads_with_publish_reserve_and_ack() {
     let session = page("README.md").sessions(PROMPT).concat();
@@ -63,6 +81,90 @@ fn the_worker_of_the_readme_works_through_failures() {
     worker.wait().expect("it is dead");
     assert_eq!(server.info("rmq")["rmq_nacked"], "3");
     assert_eq!(Snapshot::of(&mut con).keys(), ["app:queues"]);
+}
+
+/// Runs a program of the guide against the server, after lines that define what it leaves open, until it has settled so
+/// many; how many connections it has opened until then.
+fn run_program_of_the_guide(server: &Server, constructor: &str, before: &str, acked: usize) -> u64 {
+    let mut con = server.con();
+    let programs = page("docs/guide.md").blocks();
+    let mut programs = programs.iter().filter(|(language, code)| language == "python" && code.contains(constructor));
+    let (Some((_, code)), None) = (programs.next(), programs.next()) else { panic!("one program with {constructor}") };
+    let here = format!("{constructor}port={}, ", server.port());
+    let mut field = |section: &str, name: &str| -> u64 {
+        let info: String = ask!(con, "INFO", section);
+        let value = info.lines().find_map(|line| line.strip_prefix(name)?.strip_prefix(':')?.trim().parse().ok());
+        value.unwrap_or_else(|| panic!("no {name} in {info}"))
+    };
+    let connections = field("stats", "total_connections_received");
+    let mut program = Command::new(in_repository(".servers/python/bin/python"));
+    program.arg("-c").arg(format!("{before}{}", code.replace(constructor, &here))).stdin(Stdio::null());
+    let mut program = spawn_bound_to_this_process(program).expect("python runs; `scripts/servers.sh python` makes it");
+    let mut ended = None;
+    let is_over = || {
+        ended = program.try_wait().expect("its state");
+        ended.is_some() || field("rmq", "rmq_acked") >= acked as u64
+    };
+    assert!(eventually(std::time::Duration::from_secs(60), is_over), "not all is settled");
+    assert!(ended.is_none(), "the program ended: {ended:?}");
+    let connections = field("stats", "total_connections_received") - connections;
+    program.kill().expect("SIGKILL");
+    program.wait().expect("it is dead");
+    connections
+}
+
+/// Each message fails the first time.
+const HANDLE: &str = "
+seen = []
+def handle(payload):
+    seen.append(payload)
+    if seen.count(payload) < 2: raise Exception('again')
+";
+
+#[test]
+fn the_worker_of_the_guide_with_one_write_for_ack_and_reserve_works_through_failures() {
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.POLICY", "app", "*", "BACKOFF", 10, 10);
+    ok!(con, "RMQ.PUBLISH", "app", "TO", "orders", "one", "1", "two", "2");
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 200, "TO", "urgent", "three", "3");
+    assert_eq!(run_program_of_the_guide(&server, "redis.Redis(", HANDLE, 3), 1, "connections");
+    let info = server.info("rmq");
+    assert_eq!((&*info["rmq_acked"], &*info["rmq_nacked"], &*info["rmq_expired"]), ("3", "3", "0"));
+    assert_eq!(Snapshot::of(&mut con).keys(), ["app:queues"]);
+}
+
+/// Nobody's work ends before fifty are in hand; the program ends if there is one more. One in ten fails the first time.
+const FIFTY_AT_ONCE: &str = "
+import asyncio, os
+fifty, in_hand, seen = asyncio.Event(), 0, set()
+async def handle(payload):
+    global in_hand
+    in_hand += 1
+    if in_hand > 50: os._exit(3)
+    if in_hand == 50: fifty.set()
+    await fifty.wait()
+    await asyncio.sleep(0.01)
+    in_hand -= 1
+    if payload.endswith(b'7') and payload not in seen:
+        seen.add(payload)
+        raise Exception('again')
+";
+
+#[test]
+fn the_program_of_the_guide_for_fifty_jobs_at_once_has_fifty_in_hand_with_two_connections() {
+    const MESSAGES: usize = 300;
+    let server = Server::start();
+    let mut con = server.con();
+    ok!(con, "RMQ.POLICY", "app", "*", "BACKOFF", 10, 10);
+    for n in 0..MESSAGES {
+        ok!(con, "RMQ.PUBLISH", "app", "TO", if n % 2 == 0 { "orders" } else { "urgent" }, n, n);
+    }
+    let connections = run_program_of_the_guide(&server, "redis.asyncio.Redis(", FIFTY_AT_ONCE, MESSAGES);
+    let info = server.info("rmq");
+    assert_eq!((&*info["rmq_acked"], &*info["rmq_nacked"], &*info["rmq_expired"]), ("300", "30", "0"));
+    assert_eq!(Snapshot::of(&mut con).keys(), ["app:queues"]);
+    assert!(connections <= 2, "{connections} connections");
 }
 
 #[test]

@@ -26,6 +26,7 @@ fn a_million_messages_that_come_and_go_leave_used_memory_flat() {
         for block in tenth * blocks / 10..(tenth + 1) * blocks / 10 {
             live_and_die(&mut con, block, &mut rng);
             wait_and_leave(&mut con, &mut waiters, block);
+            look_and_mend(&mut con, block);
         }
         ok!(con, "FLUSHALL");
         // Clients' buffers grow and shrink when the server likes, and the server frees the clients that it keeps for blocked
@@ -73,6 +74,61 @@ fn wait_and_leave(con: &mut Connection, waiters: &mut [Raw], block: usize) {
     let entries: usize = ask!(con, "ZCARD", format!("{ns}:once"));
     assert_eq!(entries, 1);
     ok!(con, "RMQ.RESERVE", &ns, 1, "FROM", "q");
+}
+
+/// Messages that are cancelled, rescheduled, purged and repaired, in a namespace of their own of which nothing is left.
+fn look_and_mend(con: &mut Connection, block: usize) {
+    let ns = format!("mended-{}", block % 7);
+    let key = |name: &str| format!("{ns}:{name}");
+    let ids: Vec<String> = (0..90).map(|n| format!("{block}-{n}")).collect();
+    let [pending, delayed, held] = [&ids[..40], &ids[40..60], &ids[60..]];
+    let messages = |ids: &[String]| ids.iter().flat_map(|id| [id.clone(), "payload".to_string()]).collect::<Vec<_>>();
+    let mut pipe = redis::pipe();
+    pipe.add_command(command!("RMQ.PUBLISH", &ns, "TO", "q", messages(held)));
+    pipe.add_command(command!("RMQ.RESERVE", &ns, 60000, "COUNT", held.len(), "FROM", "q"));
+    pipe.add_command(command!("RMQ.PUBLISH", &ns, "ONCE", 60000, "TO", "q", messages(pending)));
+    pipe.add_command(command!("RMQ.PUBLISH", &ns, "DELAY", 60000, "ONCE", 60000, "TO", "q", messages(delayed)));
+    // Faults of every kind.
+    pipe.add_command(command!("LPUSH", key("q:pending"), &delayed[0], &pending[1], "stale"));
+    pipe.add_command(command!("LPUSH", key("q:processing"), "stale", &pending[2]));
+    pipe.add_command(command!("LREM", key("q:pending"), 0, &pending[3]));
+    pipe.add_command(command!("ZREM", key("expires"), &held[0]));
+    pipe.add_command(command!("ZADD", key("expires"), 1, "stale"));
+    pipe.add_command(command!("ZADD", key("delays"), 1, "stale"));
+    pipe.add_command(command!("HSET", key("payloads"), "stale:attempts", "1-1"));
+    pipe.add_command(command!("HSET", key("dlq:data"), "letter", "payload", "letter:queue", key("q")));
+    pipe.add_command(command!("LPUSH", key("dlq"), "stale"));
+    for look in ["PENDING q", "PROCESSING q", "DELAYED", "DELAYED q", "OVERDUE", "DEAD", "DEAD q"] {
+        pipe.add_command(command!("RMQ.PEEK", &ns, "COUNT", 100, look.split(' ').collect::<Vec<_>>()));
+    }
+    pipe.add_command(command!("RMQ.PEEK", &ns, "NOPAYLOAD", "IDS", &ids, "letter", "unknown"));
+    pipe.add_command(command!("RMQ.AUDIT", &ns));
+    pipe.add_command(command!("RMQ.REPAIR", &ns, "COUNT", 50));
+    pipe.add_command(command!("RMQ.REPAIR", &ns));
+    run(con, &pipe);
+    let healthy = ok!(con, "RMQ.AUDIT", &ns);
+    assert_eq!(healthy, Value::Array(vec![Value::Int(0), Value::Array(Vec::new())]));
+
+    let mut pipe = redis::pipe();
+    pipe.add_command(command!("RMQ.RESCHEDULE", &ns, 1000, "IDS", &pending[..10], "unknown"));
+    pipe.add_command(command!("RMQ.RESCHEDULE", &ns, 0, "IDS", &delayed[..10], &held[0]));
+    pipe.add_command(command!("RMQ.CANCEL", &ns, "WAITING", "IDS", &ids[..10], &held[..3], "unknown"));
+    pipe.add_command(command!("RMQ.CANCEL", &ns, "IDS", held));
+    pipe.add_command(command!("RMQ.STATS", &ns));
+    pipe.add_command(command!("RMQ.STATS", &ns, "q", "nothing"));
+    for purge in ["COUNT 5 PENDING q", "PENDING q", "COUNT 5 DELAYED q", "DELAYED", "COUNT 1 DEAD q", "DEAD"] {
+        pipe.add_command(command!("RMQ.PURGE", &ns, purge.split(' ').collect::<Vec<_>>()));
+    }
+    run(con, &pipe);
+    let left: Vec<String> = ask!(con, "KEYS", key("*"));
+    assert_eq!(left, [""; 0]);
+    ok!(con, "SET", key("q:processing"), "of another type");
+    ok!(con, "RMQ.PUBLISH", &ns, "TO", "q", "last", "payload");
+    assert!(cmd!(con, "RMQ.CANCEL", &ns, "IDS", "last").is_err());
+    assert!(cmd!(con, "RMQ.RESCHEDULE", &ns, 5, "IDS", "last").is_err());
+    assert!(cmd!(con, "RMQ.STATS", &ns).is_err());
+    ok!(con, "DEL", key("q:processing"));
+    assert_eq!(strings(ok!(con, "RMQ.CANCEL", &ns, "IDS", "last")), ["pending"]);
 }
 
 /// A thousand messages, through every command, with every kind of refusal on the way.
@@ -147,6 +203,13 @@ fn live_and_die(con: &mut Connection, block: usize, rng: &mut Rng) {
         command!("RMQ.RESERVE", "m", 1000, "BLOCK", -1, "FROM", "q"),
         command!("RMQ.ACK", "m", "x", "no receipt"),
         command!("RMQ.POLICY", "m", "q", "BACKOFF", 5, 4),
+        command!("RMQ.STATS", "m", "a:b"),
+        command!("RMQ.PEEK", "m", "OFFSET", 1, "IDS", "x"),
+        command!("RMQ.CANCEL", "m", "IDS", "x:queue"),
+        command!("RMQ.RESCHEDULE", "m", -1, "IDS", "x"),
+        command!("RMQ.PURGE", "m", "PENDING"),
+        command!("RMQ.AUDIT", "m", "CURSOR", "9223372036854775807"),
+        command!("RMQ.REPAIR", "m", "COUNT", 0),
     ] {
         for _ in 0..2 {
             let reply = send!(con, &refused);

@@ -3,7 +3,7 @@
 //! all keys are equal to the model's. At the end of each stream a replica without the module has the same data.
 //!
 //! Orderly streams use the commands as they are meant to be used: then the invariants hold after every step, each
-//! live message is in exactly one place, and no entry is stale.
+//! live message is in exactly one place, no entry is stale, AUDIT has no fault to report, and REPAIR changes nothing.
 //!
 //! 100,000 operations by default (RMQ_OPS). A failure is shrunk: the operations that are not needed for it are left
 //! out, and the rest is printed.
@@ -162,7 +162,13 @@ impl<'r> Runner<'r> {
             rig.server.restart();
         }
         let mut wire = Wire::connect(&rig.server);
-        let reset = [words(&["FLUSHALL"]), words(&["CONFIG", "SET", "rmq.max-batch", &DEFAULT_MAX_BATCH.to_string()])];
+        // STATS notices that the counters start again.
+        let reset = [
+            words(&["FLUSHALL"]),
+            words(&["CONFIG", "SET", "rmq.max-batch", &DEFAULT_MAX_BATCH.to_string()]),
+            words(&["CONFIG", "RESETSTAT"]),
+            words(&["RMQ.STATS", NS]),
+        ];
         wire.pipeline(&reset).expect("a fresh start");
         let keys = all_keys();
         let mut dump = words(&["EVAL", DUMP, &keys.len().to_string()]);
@@ -218,10 +224,11 @@ impl<'r> Runner<'r> {
         for (at, (op, call)) in ops.iter().zip(&resolved).enumerate() {
             let reply = plain_reply(op.way, &replies[places[at]]);
             let after = state_of(std::mem::replace(&mut replies[places[at] + 1], Reply::Null));
-            let step = Step { words: call, reply: &reply, after: &after, began, ended };
+            let step = Step { words: call, reply: &reply, after: &after, began, ended, now: ended };
             let mut followed = self.model.follow(&step);
             if followed.is_ok() && self.orderly {
-                followed = self.model.broken_invariant(&NAMES).map_or(Ok(()), Err);
+                let broken = self.model.broken_invariant(&NAMES).or_else(|| self.model.fault(NS));
+                followed = broken.map_or(Ok(()), Err);
             }
             followed.map_err(|what| Failure { at, what: format!("{}\n  {what}", line(call)) })?;
             self.learn_receipts(call, &reply);
@@ -451,6 +458,7 @@ impl Generator {
         let mut words = match self.rng.below(100) {
             n if self.kind == Use::Hostile && n < 35 => self.plain(model),
             n if self.kind == Use::Orderly && n < 12 => self.time_passes(model),
+            n if n >= 85 => self.admin(model),
             _ => self.command(model),
         };
         let name = match &words[0] {
@@ -594,6 +602,103 @@ impl Generator {
         }
     }
 
+    /// Looking and mending.
+    fn admin(&mut self, model: &Model) -> Vec<Word> {
+        let short = self.queue();
+        match self.rng.below(100) {
+            0..=9 => {
+                let mut words = op!["RMQ.STATS", NS];
+                for _ in 0..*self.rng.pick(&[0, 0, 1, 2]) {
+                    words.push(self.queue().into());
+                }
+                words
+            }
+            10..=27 => self.peek(model, short),
+            28..=47 => {
+                let mut words = op!["RMQ.CANCEL", NS];
+                if self.rng.chance(40) {
+                    words.push("waiting".into());
+                }
+                words.push("IDS".into());
+                for _ in 0..*self.rng.pick(&[1, 1, 2, 6]) {
+                    words.push((&self.id_anywhere(model)).into());
+                }
+                words
+            }
+            48..=64 => {
+                let bad = self.kind == Use::Hostile && self.rng.below(40) == 0;
+                let mut words = op!["RMQ.RESCHEDULE", NS, if bad { "-1".into() } else { self.delay_ms() }, "ids"];
+                for _ in 0..*self.rng.pick(&[1, 1, 2, 6]) {
+                    words.push((&self.id_anywhere(model)).into());
+                }
+                words
+            }
+            65..=81 => {
+                let mut words = op!["RMQ.PURGE", NS];
+                // Mostly a few, or not much would be left.
+                if self.rng.chance(85) {
+                    words.extend(op!["count", self.batch()]);
+                }
+                words.push((*self.rng.pick(&["PENDING", "delayed", "DELAYED", "dead", "DEAD"])).into());
+                let is_pending = matches!(words.last(), Some(Word::Is(word)) if word == b"PENDING");
+                if is_pending || self.rng.chance(50) {
+                    words.push(short.into());
+                }
+                words
+            }
+            n => {
+                let mut words = op![if n < 91 { "RMQ.AUDIT" } else { "RMQ.REPAIR" }, NS];
+                if self.rng.chance(15) {
+                    words.extend(op!["COUNT", self.batch()]);
+                }
+                words
+            }
+        }
+    }
+
+    fn peek(&mut self, model: &Model, short: &str) -> Vec<Word> {
+        let mut words = op!["RMQ.PEEK", NS];
+        let state = *self.rng.pick(&["PENDING", "PROCESSING", "DELAYED", "overdue", "DEAD", "IDS", "IDS", "ids"]);
+        let is_ids = state.eq_ignore_ascii_case("IDS");
+        if !is_ids && self.rng.chance(30) {
+            words.extend(op!["COUNT", self.batch()]);
+        }
+        if !is_ids && self.rng.chance(30) {
+            words.extend(op!["offset", self.rng.below(4).to_string()]);
+        }
+        if self.rng.chance(30) {
+            words.push("NOPAYLOAD".into());
+        }
+        words.push(state.into());
+        if is_ids {
+            for _ in 0..*self.rng.pick(&[1, 3, 8]) {
+                words.push((&self.id_anywhere(model)).into());
+            }
+        } else if ["PENDING", "PROCESSING"].contains(&state) || self.rng.chance(50) {
+            words.push(short.into());
+        }
+        words
+    }
+
+    /// An id that is in some place, or any.
+    fn id_anywhere(&mut self, model: &Model) -> Bytes {
+        let zset = match self.rng.below(12) {
+            0 => return self.any_id(),
+            1..=2 => DELAYS,
+            3 => EXPIRES,
+            4 => return self.id_in(model, DLQ),
+            _ => {
+                let list = *self.rng.pick(&LISTS);
+                return self.id_in(model, list);
+            }
+        };
+        let ids = model.up_to(zset.as_bytes(), f64::INFINITY);
+        if ids.is_empty() {
+            return self.any_id();
+        }
+        self.rng.pick(&ids).clone()
+    }
+
     fn policy(&mut self, short: &str) -> Vec<Word> {
         let queue = if self.rng.chance(30) { "*" } else { short };
         let mut words = op!["RMQ.POLICY", NS];
@@ -691,7 +796,7 @@ impl Generator {
             }
             95 => op!["SET", all_keys()[self.rng.below(all_keys().len())], "wrong type"],
             96 => op!["DEL", ERRORS, ERROR_MAP],
-            97 => op!["CONFIG", "SET", "rmq.max-batch", *self.rng.pick(&["1", "2", "10000"])],
+            97 => op!["CONFIG", "SET", "rmq.max-batch", *self.rng.pick(&["1", "2", "10000", "10000", "10000"])],
             // A wrong type does not stay for long.
             _ => match model.state.iter().find(|(_, value)| **value == Value::Text) {
                 Some((key, _)) if key == ERRORS.as_bytes() => op!["DEL", ERRORS, ERROR_MAP],
@@ -792,13 +897,19 @@ fn batch_of(generator: &mut Generator, model: &Model, count: usize) -> Vec<Op> {
                 _ => None,
             })
             .collect();
-        if ids.iter().any(|id| used.contains(id)) || is_premature(&op, model) {
+        if ids.iter().any(|id| used.contains(id)) || is_premature(&op, model) || is_hasty(&op, model, &batch) {
             continue;
         }
         used.extend(ids);
         batch.push(op);
     }
     batch
+}
+
+/// A repair takes what a caller of TIMEOUTS holds for lost: it has to wait until those are quiet.
+fn is_hasty(op: &Op, model: &Model, batch: &[Op]) -> bool {
+    let is = |op: &Op, command: &str| matches!(&op.words[0], Word::Is(name) if name == command.as_bytes());
+    is(op, "RMQ.REPAIR") && (!model.held.is_empty() || batch.iter().any(|op| is(op, "RMQ.TIMEOUTS")))
 }
 
 /// A message that no consumer has taken must not be settled by a twin, which asks for no receipt.

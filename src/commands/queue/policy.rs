@@ -6,11 +6,11 @@
 use crate::args;
 use crate::clock::waiting;
 use crate::error::Error;
-use crate::lists::{PENDING, PROCESSING};
+use crate::lists::Lists;
 use crate::namespace::Namespace;
 use crate::policy::{Policy, Stored, DEFAULT};
 use crate::redis::command::{optional, required, Command, Kind, Spec, ValueType, NAMESPACE};
-use crate::redis::{HashKey, Invocation, ListKey, OwnedStr, StrRef};
+use crate::redis::{HashKey, Invocation, OwnedStr, StrRef};
 
 pub struct PolicyCommand;
 
@@ -66,12 +66,13 @@ impl Command for PolicyCommand {
         let change = Change::parse(words)?;
         let mut queues = if words.is_empty() { ns.queues()? } else { ns.queues_to_change()? };
         ns.check_slot(!queues.exists())?;
+        let keeps_field = change.reset && queue.bytes() != DEFAULT && has_list(&ns, *queue)?;
         let before = queues.get(*queue).map_or_else(Stored::default, |field| Stored::read(field.bytes()));
 
         let mut is_resumed = false;
         if !words.is_empty() {
             let after = change.apply(before);
-            store(&ns, &mut queues, *queue, after, change.reset);
+            store(&mut queues, *queue, after, change.reset && !keeps_field);
             is_resumed = before.paused && !after.paused;
         }
 
@@ -141,13 +142,19 @@ impl Change {
     }
 }
 
-/// The field also means that the queue exists, so RESET removes it only where the queue has no list.
-fn store(ns: &Namespace, queues: &mut HashKey, queue: StrRef, policy: Stored, reset: bool) {
-    let has_list = |suffix: &[u8]| {
-        let name = OwnedStr::concat(ns.names.queue(queue.bytes()).bytes(), suffix);
-        ListKey::open_named(ns.call, &name).is_ok_and(|list| list.len() > 0)
-    };
-    if reset && (queue.bytes() == DEFAULT || !has_list(PENDING) && !has_list(PROCESSING)) {
+/// Whether a queue has a list: then its field, which also means that the queue exists, stays.
+fn has_list(ns: &Namespace, queue: StrRef) -> Result<bool, Error> {
+    for mut lists in [Lists::pending_of(ns), Lists::processing_of(ns)] {
+        let number = lists.find(ns.names.queue(queue.bytes()))?;
+        if lists.get(number).is_some_and(|list| list.len() > 0) {
+            return Ok(true);
+        }
+    }
+    Ok(false)
+}
+
+fn store(queues: &mut HashKey, queue: StrRef, policy: Stored, forget: bool) {
+    if forget {
         queues.delete(queue);
         return;
     }

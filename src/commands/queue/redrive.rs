@@ -183,9 +183,11 @@ impl Search<'_, '_> {
         let mut passed = 0;
         // Where to go on is kept for each queue named.
         let walk = OwnedStr::concat(dead.list.name().bytes(), only.map_or(b"", |queue| queue.bytes()));
-        let start = resume::get(self.ns.call, walk.as_ref()).map_or(0, |distance| distance as usize);
-        let start = if start < dead.list.len() { start } else { 0 };
-        let mut distance = start;
+        let start = match resume::get(self.ns.call, walk.as_ref()) {
+            Some((distance, id)) if dead.is_at_distance(distance as usize, &id) => distance as usize,
+            _ => 0,
+        };
+        let (mut distance, mut last_that_stays) = (start, Vec::new());
         while letters.len() < count && passed < PASSED_PER_CALL {
             let Some(index) = dead.list.len().checked_sub(distance + 1) else { break };
             let Some(id) = dead.list.at(index) else { break };
@@ -204,10 +206,13 @@ impl Search<'_, '_> {
                     letters.push(letter);
                     leaving.push((place, id));
                 }
-                None => passed += 1,
+                None => {
+                    last_that_stays = id.bytes().to_vec();
+                    passed += 1;
+                }
             }
         }
-        let stopped_at = (passed >= PASSED_PER_CALL).then_some((distance - leaving.len()) as f64);
+        let stopped_at = (passed >= PASSED_PER_CALL).then_some(((distance - leaving.len()) as f64, last_that_stays));
         resume::set(self.ns.call, walk.as_ref(), stopped_at);
         Ok((letters, leaving))
     }

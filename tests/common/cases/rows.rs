@@ -129,7 +129,7 @@ pub const ROWS: &[Row] = &[
         effect: step(
             "RMQ.COMPLETE @map @q:processing @exp a",
             "OK",
-            &["LREM @q:processing -1 a", "ZREM @exp a", "HDEL @map a a:queue"],
+            &["RPOP @q:processing", "ZREM @exp a", "HDEL @map a a:queue"],
         ),
         idle: step("RMQ.COMPLETE @map @q:processing @exp none", "OK", &[]),
         more: &[
@@ -148,7 +148,7 @@ pub const ROWS: &[Row] = &[
                 step(
                     "RMQ.COMPLETE @map @q:processing @exp a",
                     "OK",
-                    &["LREM @q:processing -1 a", "ZREM @exp a", "HDEL @map a a:queue"],
+                    &["RPOP @q:processing", "ZREM @exp a", "HDEL @map a a:queue"],
                 ),
             ),
             example(
@@ -178,7 +178,7 @@ pub const ROWS: &[Row] = &[
         effect: step(
             "RMQ.RETRY @map @delay @exp @q:processing a new 10",
             "OK",
-            &["HSET @map a new", "ZADD @delay <time> a", "ZREM @exp a", "LREM @q:processing -1 a"],
+            &["HSET @map a new", "ZADD @delay <time> a", "ZREM @exp a", "RPOP @q:processing"],
         ),
         idle: step("RMQ.RETRY @map @delay @exp @q:processing none new 10", "NOMSG ...", &[]),
         more: &[
@@ -188,7 +188,7 @@ pub const ROWS: &[Row] = &[
                 step(
                     "RMQ.RETRY @map @delay @exp @q:processing a new 0 topic",
                     "OK",
-                    &["HSET @map a new a:queue @q", "ZADD @delay <time> a", "LREM @q:processing -1 a"],
+                    &["HSET @map a new a:queue @q", "ZADD @delay <time> a", "RPOP @q:processing"],
                 ),
             ),
             example(
@@ -245,7 +245,7 @@ pub const ROWS: &[Row] = &[
         derived: &[key("processing", "@q:processing", Write)],
         adds_data: false,
         setup: IN_WORK,
-        effect: step("RMQ.TIMEOUTS @exp @map * 1", "[[a pa @q]]", &["LREM @q:processing -1 a", "ZREM @exp a"]),
+        effect: step("RMQ.TIMEOUTS @exp @map * 1", "[[a pa @q]]", &["RPOP @q:processing", "ZREM @exp a"]),
         idle: step("RMQ.TIMEOUTS @exp @map 1000 10", "[]", &[]),
         more: &[
             example(
@@ -298,7 +298,7 @@ pub const ROWS: &[Row] = &[
             &[
                 "HSET @errors a <json>",
                 "LPUSH @error-ids a",
-                "LREM @q:processing -1 a",
+                "RPOP @q:processing",
                 "ZREM @exp a",
                 "HDEL @map a a:queue",
             ],
@@ -443,7 +443,7 @@ pub const ROWS: &[Row] = &[
             "RMQ.RESERVE @ns 60000 FROM q",
             "[[a pa 1-<time> 1 q]]",
             &[
-                "LMOVE @ns:q:pending @ns:q:processing RIGHT LEFT",
+                "RPOPLPUSH @ns:q:pending @ns:q:processing",
                 "HSET @ns:payloads a:attempts 1-<time>",
                 "ZADD @ns:expires <time> a",
             ],
@@ -486,7 +486,7 @@ pub const ROWS: &[Row] = &[
             example(
                 "nothing but ids without payload leaves nothing",
                 &["HSET @ns:payloads other x", "RPUSH @ns:q:pending ghost"],
-                step("RMQ.RESERVE @ns 60000 FROM q", "nil", &["RPOP @ns:q:pending 1"]),
+                step("RMQ.RESERVE @ns 60000 FROM q", "nil", &["RPOP @ns:q:pending"]),
             ),
             example(
                 "what is due becomes pending, and leases that ran out come back",
@@ -500,7 +500,7 @@ pub const ROWS: &[Row] = &[
                     "RMQ.RESERVE @ns 60000 FROM none",
                     "nil",
                     &[
-                        "LREM @ns:q:processing -1 a",
+                        "RPOP @ns:q:processing",
                         "RPUSH @ns:q:pending a",
                         "HSET @ns:payloads a:attempts \"1-1000500 lease ran out\"",
                         "ZREM @ns:expires a",
@@ -522,7 +522,7 @@ pub const ROWS: &[Row] = &[
                     "RMQ.RESERVE @ns 60000 FROM none",
                     "nil",
                     &[
-                        "LREM @ns:q:processing -1 a",
+                        "RPOP @ns:q:processing",
                         "HSET @ns:dlq:data a pa a:queue @ns:q a:death ...",
                         "LPUSH @ns:dlq a",
                         "HDEL @ns:payloads a a:queue a:attempts",
@@ -542,7 +542,7 @@ pub const ROWS: &[Row] = &[
         effect: step(
             "RMQ.ACK @ns a 1-1000",
             "1",
-            &["LREM @ns:q:processing -1 a", "ZREM @ns:expires a", "HDEL @ns:payloads a a:queue a:attempts"],
+            &["RPOP @ns:q:processing", "ZREM @ns:expires a", "HDEL @ns:payloads a a:queue a:attempts"],
         ),
         idle: step("RMQ.ACK @ns a 1-1001 none 1-1", "0", &[]),
         more: &[
@@ -565,7 +565,7 @@ pub const ROWS: &[Row] = &[
                 step(
                     "RMQ.ACK @ns a 1-1000",
                     "1",
-                    &["LREM @ns:q:processing -1 a", "ZREM @ns:expires a", "HDEL @ns:payloads a a:queue a:attempts"],
+                    &["RPOP @ns:q:processing", "ZREM @ns:expires a", "HDEL @ns:payloads a a:queue a:attempts"],
                 ),
             ),
         ],
@@ -581,7 +581,7 @@ pub const ROWS: &[Row] = &[
             "RMQ.NACK @ns a 1-1000",
             "RETRY",
             &[
-                "LREM @ns:q:processing -1 a",
+                "RPOP @ns:q:processing",
                 "ZREM @ns:expires a",
                 "HSET @ns:payloads a:attempts 1-<time>",
                 "ZADD @ns:delays <time> a",
@@ -596,7 +596,7 @@ pub const ROWS: &[Row] = &[
                     "RMQ.NACK @ns a 1-1000 DELAY 0 PAYLOAD new ERROR broken",
                     "RETRY",
                     &[
-                        "LREM @ns:q:processing -1 a",
+                        "RPOP @ns:q:processing",
                         "ZREM @ns:expires a",
                         "HSET @ns:payloads a new a:attempts \"1-<time> broken\"",
                         "ZADD @ns:delays <time> a",
@@ -610,7 +610,7 @@ pub const ROWS: &[Row] = &[
                     "RMQ.NACK @ns a 1-1000 DEAD",
                     "DEAD",
                     &[
-                        "LREM @ns:q:processing -1 a",
+                        "RPOP @ns:q:processing",
                         "ZREM @ns:expires a",
                         "HSET @ns:dlq:data a pa a:queue @ns:q a:death <json>",
                         "LPUSH @ns:dlq a",
@@ -632,7 +632,7 @@ pub const ROWS: &[Row] = &[
                     "RMQ.NACK @ns a 1-1000",
                     "DEAD",
                     &[
-                        "LREM @ns:q:processing -1 a",
+                        "RPOP @ns:q:processing",
                         "ZREM @ns:expires a",
                         "HSET @ns:dlq:data a pa a:queue @ns:q a:death <json>",
                         "LREM @ns:dlq -1 a",
@@ -654,7 +654,7 @@ pub const ROWS: &[Row] = &[
             "RMQ.RELEASE @ns a 1-1000",
             "1",
             &[
-                "LREM @ns:q:processing -1 a",
+                "RPOP @ns:q:processing",
                 "ZREM @ns:expires a",
                 "RPUSH @ns:q:pending a",
                 "HSET @ns:payloads a:attempts 0-<time>",
@@ -710,7 +710,7 @@ pub const ROWS: &[Row] = &[
             &[
                 "HSET @dead a last a:queue @q",
                 "LPUSH @dead-ids a",
-                "LREM @q:processing -1 a",
+                "RPOP @q:processing",
                 "ZREM @exp a",
                 "HDEL @map a a:queue",
             ],
@@ -769,7 +769,7 @@ pub const ROWS: &[Row] = &[
                     "RMQ.REDRIVE @ns COUNT 10 QUEUE q",
                     "[[a q]]",
                     &[
-                        "RPOP @ns:dlq 1",
+                        "RPOP @ns:dlq",
                         "LPUSH @ns:q:pending a",
                         "HSET @ns:payloads a pa a:queue @ns:q",
                         "HDEL @ns:dlq:data a a:queue",
@@ -916,8 +916,8 @@ pub const ROWS: &[Row] = &[
             "RMQ.CANCEL @ns IDS a c none d a",
             "[pending processing nil delayed nil]",
             &[
-                "LREM @ns:q:pending -1 a",
-                "LREM @ns:q:processing -1 c",
+                "RPOP @ns:q:pending",
+                "RPOP @ns:q:processing",
                 "ZREM @ns:expires c",
                 "ZREM @ns:delays d",
                 "HDEL @ns:payloads a a:queue c c:queue c:attempts d d:queue",
@@ -938,9 +938,9 @@ pub const ROWS: &[Row] = &[
                 "RMQ.CANCEL @ns IDS e",
                 "[pending]",
                 &[
-                    "LREM @ns:q:pending -1 e",
+                    "RPOP @ns:q:pending",
                     "HDEL @ns:payloads e e:queue",
-                    "LREM @ns:dlq -1 e",
+                    "RPOP @ns:dlq",
                     "HDEL @ns:dlq:data e e:queue e:death",
                     "ZREM @ns:once e",
                 ],
@@ -1043,7 +1043,7 @@ pub const ROWS: &[Row] = &[
                     "[0 [pending_without_payload ...",
                     &[
                         "HSET @ns:payloads b:queue @ns:q",
-                        "LREM @ns:q:pending -1 g",
+                        "RPOP @ns:q:pending",
                         "LREM @ns:q:processing -1 h",
                         "ZREM @ns:delays i a",
                         "ZREM @ns:expires l",

@@ -27,6 +27,8 @@ pub struct Step<'a> {
     pub after: &'a State,
     pub began: f64,
     pub ended: f64,
+    /// The moment by which the commands for looking and mending tell what is late.
+    pub now: f64,
 }
 
 #[derive(Clone, Default)]
@@ -37,6 +39,10 @@ pub struct Model {
     pub max_batch: usize,
     /// The latest time in a receipt.
     pub latest_micros: i64,
+    /// What went through each queue, by the full name and the kind of event.
+    pub counts: BTreeMap<(Bytes, &'static str), i64>,
+    /// Between which times the last RESERVE named a queue.
+    pub asked: BTreeMap<Bytes, (f64, f64)>,
 }
 
 /// What one step of the clock takes of either kind.
@@ -67,6 +73,8 @@ impl From<String> for Outcome {
 macro_rules! wrong {
     ($($arg:tt)*) => { return Err(Outcome::Wrong(format!($($arg)*))) };
 }
+
+mod admin;
 
 pub fn queue_field(id: &[u8]) -> Bytes {
     [id, b":queue"].concat()
@@ -359,8 +367,22 @@ impl Model {
         Checks { model: self, codes: Vec::new() }
     }
 
-    /// Applies the step to the model, or says what was wrong with it.
+    /// Applies the step to the model, or says what was wrong with it. Where a time came during the step, the call may have
+    /// seen that or not.
     pub fn follow(&mut self, step: &Step) -> Result<(), String> {
+        let came = |score: &f64| *score > step.began && *score <= step.ended;
+        let is_close = |value: &Value| matches!(value, Value::Zset(members) if members.values().any(came));
+        let before = self.state.values().any(is_close).then(|| self.clone());
+        match (self.follow_at(step), before) {
+            (Err(_), Some(before)) => {
+                *self = before;
+                self.follow_at(&Step { now: step.began, ..*step })
+            }
+            (result, _) => result,
+        }
+    }
+
+    fn follow_at(&mut self, step: &Step) -> Result<(), String> {
         let outcome = match self.apply(step) {
             Ok(()) => Outcome::Done,
             Err(outcome) => outcome,
@@ -419,6 +441,13 @@ impl Model {
             b"RMQ.DEADLETTER" => self.dead_letter(step, &words),
             b"RMQ.REDRIVE" => self.redrive(step, &words),
             b"RMQ.NEXTDELAY" => self.next_delay(step, &words),
+            b"RMQ.STATS" => self.stats(step, &words),
+            b"RMQ.PEEK" => self.peek(step, &words),
+            b"RMQ.CANCEL" => self.cancel(step, &words),
+            b"RMQ.RESCHEDULE" => self.reschedule(step, &words),
+            b"RMQ.PURGE" => self.purge(step, &words),
+            b"RMQ.AUDIT" => self.audit(step, &words, false),
+            b"RMQ.REPAIR" => self.audit(step, &words, true),
             _ => self.plain(&words, &step.words[0]),
         }
     }
@@ -817,8 +846,11 @@ impl Model {
         if delay.is_some() || at.is_some() {
             checks.key(&keys.delays, Kind::Zset);
         } else {
-            checks.key(&keys.queues, Kind::Hash);
             checks.key(&list, Kind::List);
+        }
+        // A queue whose list is there has been entered.
+        if delay.is_none() && at.is_none() && self.list(&list).is_empty() {
+            checks.key(&keys.queues, Kind::Hash);
         }
         if once.is_some() {
             checks.key(&keys.once, Kind::Zset);
@@ -861,6 +893,7 @@ impl Model {
                 new.push(id);
             }
         }
+        self.count(&queue, "published", new.len());
         if let Some(Some(ms)) = once {
             let over = self.up_to(&keys.once, step.began);
             for id in over.iter().take(100) {
@@ -963,8 +996,11 @@ impl Model {
                     let after = Attempts { micros, error: Some(b"lease ran out".to_vec()), ..attempts };
                     self.hash_mut(&keys.payloads).insert(attempts_field(&id), after.bytes());
                     self.push(keys, &queue, &pending_of(&queue), true, &id);
+                    self.count(&queue, "expired", 1);
                 }
                 Fate::Dead(queue, attempts) => {
+                    self.count(&queue, "expired", 1);
+                    self.count(&queue, "died", 1);
                     let payload = self.field(&keys.payloads, &id).cloned().unwrap_or_default();
                     self.bury(step, keys, &id, payload, Some(queue), ("lease", b"lease ran out", attempts.count))?;
                     self.forget_fields(&keys.payloads, &id);
@@ -1019,6 +1055,7 @@ impl Model {
             })
             .collect();
         let left = self.keep_time(step, &keys)?;
+        self.asked.extend(queues.iter().map(|queue| (keys.queue(queue), (step.began, step.ended))));
         let replied = match step.reply {
             Reply::Array(replied) => replied.clone(),
             _ => Vec::new(),
@@ -1050,8 +1087,12 @@ impl Model {
                 };
                 // A whole deadline on a pending message is a producing script's: it was produced anew.
                 let is_anew = deadline.is_some_and(|at| at.fract() == 0.0);
-                let attempts = self.field(&keys.payloads, &attempts_field(&id)).filter(|_| !is_anew);
-                let attempts = Attempts::read(attempts);
+                let attempts = Attempts::read(self.field(&keys.payloads, &attempts_field(&id)));
+                // Its receipts are later than the stored time all the same.
+                let attempts = match is_anew {
+                    true => Attempts { micros: attempts.micros, ..Attempts::default() },
+                    false => attempts,
+                };
                 self.push(&keys, &queue, &processing, false, &id);
                 self.hash_mut(&keys.payloads).insert(queue_field(&id), queue.clone());
                 let receipt = match replied.get(expected.len()) {
@@ -1061,6 +1102,7 @@ impl Model {
                 let row = [Reply::Bulk(id.clone()), Reply::Bulk(payload), receipt, Reply::Int(attempts.count + 1)];
                 expected.push(Reply::Array([&row[..], &[Reply::Bulk(short.clone())]].concat()));
                 taken.push((id, processing.clone(), attempts));
+                self.count(&queue, "delivered", 1);
             }
         }
         self.check_receipts(step, &keys, number(lease_ms), &taken, &expected)?;
@@ -1163,6 +1205,7 @@ impl Model {
         self.check_processing(&held)?;
         self.take_out(step, &keys, &held)?;
         held.iter().for_each(|(_, id, _)| self.forget_fields(&keys.payloads, id));
+        held.iter().flat_map(|(_, _, queue)| queue).for_each(|queue| self.count(queue, "acked", 1));
         expect(step, &Reply::Int(held.len() as i64))
     }
 
@@ -1196,6 +1239,7 @@ impl Model {
         self.take_out(step, &keys, &held)?;
         let error = error.flatten().cloned().or(before.error.clone());
         let payload = payload.flatten().cloned();
+        queue.iter().for_each(|queue| self.count(queue, if dies { "died" } else { "retried" }, 1));
         if dies {
             let reason = if dead.is_some() { "rejected" } else { "attempts" };
             let payload = payload.or_else(|| self.field(&keys.payloads, id).cloned()).unwrap_or_default();
