@@ -170,9 +170,13 @@ impl<'c> Whereabouts<'c> {
             let list = self.keys.processing.find(OwnedStr::new(&queue))?;
             let Some(list) = self.keys.processing.get(list) else { continue };
             let of_queue: Vec<StrRef> = numbers.iter().map(|number| ids[*number]).collect();
+            // A list has one occurrence of each for all its copies.
+            let (of_queue, of_each) = distinct(&of_queue);
+            let mut in_processing = vec![false; of_queue.len()];
             for (index, _) in Processing::of(list).find_all(&of_queue, &self.keys.expires) {
-                are_held[numbers[index]] = true;
+                in_processing[index] = true;
             }
+            numbers.iter().zip(of_each).for_each(|(number, index)| are_held[*number] = in_processing[index]);
         }
         Ok(are_held)
     }

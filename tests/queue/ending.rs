@@ -476,7 +476,7 @@ fn one_in_every_state(con: &mut Connection) {
 /// Whether a call needs a key to be what it should be.
 fn needs(line: &str, key: &str) -> bool {
     let starts = |names: &[&str]| names.iter().any(|name| line.starts_with(name));
-    let every = ["RMQ.STATS", "RMQ.PEEK app IDS", "RMQ.CANCEL", "RMQ.RESCHEDULE"];
+    let every = ["RMQ.STATS app orders", "RMQ.PEEK app IDS", "RMQ.CANCEL", "RMQ.RESCHEDULE"];
     match key {
         ONCE => starts(&["RMQ.CANCEL", "RMQ.PURGE"]),
         PENDING => starts(&every) || starts(&["RMQ.PEEK app PENDING", "RMQ.PURGE app PENDING"]),
