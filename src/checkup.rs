@@ -2,18 +2,20 @@
 //! checks one page of all stored elements, and replies with the cursor of the next page. Each message of the page is looked
 //! up in every place in the same call, so that a message that moves between two calls is not taken for a fault.
 
+use std::collections::BTreeMap;
+
 use crate::args::{self, Opt};
 use crate::clock::Now;
 use crate::error::Error;
 use crate::hash::IdSet;
-use crate::lists::Lists;
-use crate::message::queue_field;
+use crate::lists::{Lists, PENDING};
+use crate::message::{is_field_of_message, is_message, owner_of, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
-use crate::redis::list::{End, Place};
+use crate::redis::list::{End, Place, Sought};
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
 use crate::settings;
 use crate::skipped::Reason;
-use crate::whereabouts::{distinct, take_out, State, Traces, Whereabouts};
+use crate::whereabouts::{is_nowhere, take_out, State, Traces, Whereabouts};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
@@ -78,8 +80,8 @@ struct PageCursor {
     position: u64,
 }
 
-const POSITION_BITS: u32 = 34;
-const QUEUE_BITS: u32 = 16;
+const POSITION_BITS: u32 = 30;
+const QUEUE_BITS: u32 = 20;
 
 impl PageCursor {
     fn of_number(number: u64) -> Option<Self> {
@@ -138,6 +140,9 @@ impl<'c> Checkup<'c> {
             let pending = places.keys.pending.find(OwnedStr::retain(queue.as_ref()))?;
             lists.push((pending, places.keys.processing.find(queue)?));
         }
+        if lists.len() >= 1 << QUEUE_BITS {
+            return Err(Error::Invalid { argument: "namespace", expected: "one with less than 1048576 queues" });
+        }
         let mut checkup = Checkup { places, lists, next: Some(cursor), entries: Vec::new(), faults: Vec::new() };
         while let Some(cursor) = checkup.next.filter(|_| checkup.entries.len() < count) {
             checkup.next = checkup.walk(ns, cursor, count)?;
@@ -169,7 +174,8 @@ impl<'c> Checkup<'c> {
                     }
                 }
                 let end = start.saturating_add(most);
-                return Ok(Some(match end < len {
+                // What is further behind in a list, the cursor could not say.
+                return Ok(Some(match end < len.min(1 << POSITION_BITS) {
                     true => PageCursor { position: end as u64, ..cursor },
                     false => PageCursor { queue: cursor.queue + 1, position: 0, ..cursor },
                 }));
@@ -245,7 +251,7 @@ impl<'c> Checkup<'c> {
         let messages = self.places.look_everywhere(ns, &ids, now)?;
         let dead_numbers: Vec<usize> = self.stored_once(entries, Part::DeadData);
         let dead_ids: Vec<StrRef> = dead_numbers.iter().map(|number| entries[*number].name.as_ref()).collect();
-        let in_dead_list = self.places.dead.list.every_place_of(&dead_ids);
+        let in_dead_list = self.places.dead.list.every_place_of(&Sought::of(&dead_ids));
         let has_payloads = self.places.keys.payloads.exists();
         let has_dead = self.places.dead.map.exists();
 
@@ -265,7 +271,7 @@ impl<'c> Checkup<'c> {
         for ((id, number), mut places) in dead_ids.iter().zip(&dead_numbers).zip(dead_places) {
             places.sort_by_key(|place| place.index);
             let fault = match places.len() {
-                _ if is_field(&self.places.dead.map, *id, &DEAD_FIELDS) => Fault::OrphanFields,
+                0 if is_field(&self.places.dead.map, *id, &DEAD_FIELDS) => Fault::OrphanFields,
                 0 => Fault::Lost,
                 1 => continue,
                 _ => Fault::InTwoPlaces,
@@ -282,8 +288,8 @@ impl<'c> Checkup<'c> {
             let id = entry.name.as_ref();
             let is_stored = match entry.part {
                 Part::Payloads | Part::DeadData => continue,
-                Part::Dead => self.places.dead.map.has(id),
-                _ => self.places.keys.payloads.has(id),
+                Part::Dead => is_message(&self.places.dead.map, id, &DEAD_FIELDS),
+                _ => is_message(&self.places.keys.payloads, id, &FIELDS),
             };
             if is_stored {
                 continue;
@@ -317,10 +323,7 @@ impl<'c> Checkup<'c> {
             _ => (&self.places.dead.map, &DEAD_FIELDS),
         };
         let mut seen: IdSet<&[u8]> = IdSet::default();
-        let is_meant = |entry: &PageEntry| {
-            let owner = owner_of(entry.name.bytes(), fields).map(OwnedStr::new);
-            entry.part == part && owner.is_none_or(|owner| !map.has(owner.as_ref()))
-        };
+        let is_meant = |entry: &PageEntry| entry.part == part && !is_field_of_message(map, entry.name.as_ref(), fields);
         let meant = entries.iter().enumerate().filter(|(_, entry)| is_meant(entry));
         meant.filter(|(_, entry)| seen.insert(entry.name.bytes())).map(|(number, _)| number).collect()
     }
@@ -342,21 +345,9 @@ impl<'c> Checkup<'c> {
     }
 }
 
-const FIELDS: [&[u8]; 2] = [b":queue", b":attempts"];
-const DEAD_FIELDS: [&[u8]; 2] = [b":queue", b":death"];
-
-/// The id that a field belongs to by its name.
-fn owner_of<'a>(name: &'a [u8], fields: &[&[u8]]) -> Option<&'a [u8]> {
-    fields.iter().find_map(|field| name.strip_suffix(*field))
-}
-
 /// Whether this is a field by its name, and not an id that happens to end like one: such an id has a queue of its own.
 fn is_field(map: &HashKey, name: StrRef, fields: &[&[u8]]) -> bool {
     owner_of(name.bytes(), fields).is_some() && !map.has(queue_field(name).as_ref())
-}
-
-fn is_nowhere(traces: &Traces) -> bool {
-    traces.pending.is_empty() && traces.processing.is_empty() && traces.due.is_none()
 }
 
 /// What is to be mended.
@@ -386,13 +377,12 @@ impl<'a> Mending<'a> {
         let without_message = in_lists + self.in_delays.len() + self.in_expires.len();
         let of_dead = self.in_dead.len() + self.unknown_dead.len() + self.dead_lost.len() + self.dead_fields.len();
         let keys = &mut checkup.places.keys;
-        let (mut mended, mut unknown) = (without_message + of_dead + self.fields.len(), 0);
+        let (mut mended, mut unknown, mut unusable) = (without_message + of_dead + self.fields.len(), 0, Vec::new());
         let mut to_pending: Vec<(usize, StrRef)> = Vec::new();
         self.in_pending.extend(places_of(&mut keys.pending, &self.unknown_pending));
         self.in_processing.extend(places_of(&mut keys.processing, &self.unknown_processing));
-        let (unknown_dead, _) = distinct(&self.unknown_dead);
-        let in_dead = checkup.places.dead.list.every_place_of(&unknown_dead);
-        self.in_dead.extend(in_dead.into_iter().map(|(number, place)| (place, unknown_dead[number])));
+        let in_dead = checkup.places.dead.list.every_place_of(&Sought::of(&self.unknown_dead));
+        self.in_dead.extend(in_dead.into_iter().map(|(number, place)| (place, self.unknown_dead[number])));
         for traces in std::mem::take(&mut self.messages) {
             let own = traces.queue.as_ref().filter(|queue| ns.names.short(queue.bytes()).is_some());
             match traces.state {
@@ -421,16 +411,14 @@ impl<'a> Mending<'a> {
                     self.leave_processing(traces);
                     unknown += usize::from(!known);
                 }
-                _ => {
-                    let list = own.and_then(|own| keys.pending.find(OwnedStr::retain(own.as_ref())).ok());
-                    match list.filter(|list| keys.pending.is_usable(*list)) {
-                        Some(list) => {
-                            to_pending.push((list, traces.id));
-                            self.in_expires.extend(traces.deadline.map(|_| traces.id));
-                        }
-                        None => unknown += 1,
+                _ => match own.and_then(|own| keys.pending.find(OwnedStr::retain(own.as_ref())).ok()) {
+                    Some(list) if keys.pending.is_usable(list) => {
+                        to_pending.push((list, traces.id));
+                        self.in_expires.extend(traces.deadline.map(|_| traces.id));
                     }
-                }
+                    Some(list) => unusable.push(list),
+                    None => unknown += 1,
+                },
             }
             mended += 1;
         }
@@ -466,7 +454,11 @@ impl<'a> Mending<'a> {
         Reason::NoMap.report(self.skipped, || ns.names.payloads.bytes().to_vec());
         Reason::NoMap.report(self.skipped_dead, || ns.names.dlq_data.bytes().to_vec());
         Reason::NoQueue.report(unknown, || ns.names.payloads.bytes().to_vec());
-        mended - unknown
+        if let Some(list) = unusable.first() {
+            let name = checkup.places.keys.pending.name(*list);
+            Reason::NotAList.report(unusable.len(), || [name.bytes(), PENDING].concat());
+        }
+        mended - unknown - unusable.len()
     }
 
     /// A message that was in processing stays elsewhere: its lease ends.
@@ -512,14 +504,15 @@ fn keep_one<'a>(
 
 /// Every place of each id in its list.
 fn places_of<'a>(lists: &mut Lists, ids: &[(usize, StrRef<'a>)]) -> Vec<(usize, Place, StrRef<'a>)> {
+    let mut by_list: BTreeMap<usize, Vec<StrRef>> = BTreeMap::new();
+    for (list, id) in ids {
+        by_list.entry(*list).or_default().push(*id);
+    }
     let mut places = Vec::new();
-    for number in 0..lists.len() {
-        let of_list: Vec<StrRef> = ids.iter().filter(|(list, _)| *list == number).map(|(_, id)| *id).collect();
-        let (of_list, _) = distinct(&of_list);
-        if let (Some(list), false) = (lists.get(number), of_list.is_empty()) {
-            let found = list.every_place_of(&of_list).into_iter();
-            places.extend(found.map(|(index, place)| (number, place, of_list[index])));
-        }
+    for (number, ids) in by_list {
+        let Some(list) = lists.get(number) else { continue };
+        let found = list.every_place_of(&Sought::of(&ids)).into_iter();
+        places.extend(found.map(|(index, place)| (number, place, ids[index])));
     }
     places
 }
@@ -564,8 +557,8 @@ mod tests {
         for cursor in [
             PageCursor::default(),
             last,
-            PageCursor { part: 1, queue: 65_535, position: (1 << 34) - 1 },
-            PageCursor { part: 2, queue: 7, position: 12 },
+            PageCursor { part: 1, queue: (1 << 20) - 1, position: (1 << 30) - 1 },
+            PageCursor { part: 2, queue: 65_536, position: 12 },
             PageCursor { part: 0, queue: 0, position: 1 << 40 },
         ] {
             assert_eq!(PageCursor::of_number(cursor.number()), Some(cursor));

@@ -18,6 +18,24 @@ pub fn attempts_field(id: StrRef) -> OwnedStr {
     OwnedStr::concat(id.bytes(), b":attempts")
 }
 
+/// What the names of a message's fields end in, besides its payload: of a live one, of a dead one.
+pub const FIELDS: [&[u8]; 2] = [b":queue", b":attempts"];
+pub const DEAD_FIELDS: [&[u8]; 2] = [b":queue", b":death"];
+
+/// The id that a field belongs to by its name.
+pub fn owner_of<'a>(name: &'a [u8], fields: &[&[u8]]) -> Option<&'a [u8]> {
+    fields.iter().find_map(|field| name.strip_suffix(*field))
+}
+
+/// Whether this is a field of a message that is stored, and no id, wherever it may be.
+pub fn is_field_of_message(map: &HashKey, name: StrRef, fields: &[&[u8]]) -> bool {
+    owner_of(name.bytes(), fields).is_some_and(|owner| map.has(OwnedStr::new(owner).as_ref()))
+}
+
+pub fn is_message(map: &HashKey, id: StrRef, fields: &[&[u8]]) -> bool {
+    map.has(id) && !is_field_of_message(map, id, fields)
+}
+
 /// Deletes the fields of each message. Returns which of them had any.
 pub fn forget_fields(payload_map: &mut HashKey, ids: &[StrRef]) -> SmallVec<[bool; 1]> {
     ids.iter()

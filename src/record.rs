@@ -5,6 +5,8 @@ use std::borrow::Cow;
 use base64::Engine;
 
 const TRUNCATED: &str = "...[truncated]";
+/// A timestamp of this length is kept whole, whatever the limit for other texts.
+const LONGEST_TIMESTAMP: usize = 64;
 
 pub struct ParseError<'a> {
     pub payload: &'a [u8],
@@ -15,7 +17,8 @@ pub struct ParseError<'a> {
 }
 
 impl ParseError<'_> {
-    /// At most `payload_limit` bytes of the payload and `message_limit` bytes of the error and of the topic are kept.
+    /// At most `payload_limit` bytes of the payload and `message_limit` bytes of the error, the topic and the
+    /// timestamp are kept.
     pub fn to_json(&self, payload_limit: usize, message_limit: usize) -> Vec<u8> {
         let kept = cut(self.payload, payload_limit);
         let text = readable(kept);
@@ -29,7 +32,7 @@ impl ParseError<'_> {
             ("error_type", &b"parse_error"[..], usize::MAX),
             ("error_message", self.error, message_limit),
             ("topic", self.topic, message_limit),
-            ("timestamp", self.timestamp, usize::MAX),
+            ("timestamp", self.timestamp, message_limit.max(LONGEST_TIMESTAMP)),
             ("message_id", self.id, usize::MAX),
         ] {
             json.push(b',');

@@ -6,12 +6,12 @@ use crate::clock::keep::Keys;
 use crate::clock::Now;
 use crate::dead::DeadLetters;
 use crate::error::Error;
-use crate::hash::{IdMap, IdSet};
+use crate::hash::IdMap;
 use crate::lists::Lists;
-use crate::message::queue_field;
+use crate::message::{is_message, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
 use crate::processing::Processing;
-use crate::redis::list::Place;
+use crate::redis::list::{Place, Sought};
 use crate::redis::{OwnedStr, StrRef};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -80,26 +80,25 @@ impl<'c> Whereabouts<'c> {
     /// distinct.
     pub fn look_up<'i>(&mut self, ns: &Namespace<'c>, ids: &[StrRef<'i>], now: Now) -> Result<Vec<Traces<'i>>, Error> {
         let mut all = self.without_lists(ids);
-        let own: BTreeSet<Vec<u8>> =
-            all.iter().filter_map(|traces| Some(traces.queue.as_ref()?.bytes().to_vec())).collect();
-        for queue in own {
-            let is_of_queue = |traces: &Traces| traces.queue.as_ref().is_some_and(|own| own.bytes() == queue);
-            self.search(ns, &queue, &mut all, is_of_queue)?;
+        let mut by_queue: BTreeMap<Vec<u8>, Vec<usize>> = BTreeMap::new();
+        for (number, traces) in all.iter().enumerate() {
+            if let Some(queue) = &traces.queue {
+                by_queue.entry(queue.bytes().to_vec()).or_default().push(number);
+            }
         }
-        let missing: IdSet<&[u8]> = all
-            .iter()
-            .filter(|traces| traces.due.is_none() && traces.pending.is_empty() && traces.processing.is_empty())
-            .filter(|traces| self.keys.payloads.has(traces.id))
-            .map(|traces| traces.id.bytes())
-            .collect();
+        for (queue, numbers) in by_queue {
+            self.search(ns, &queue, &sought(&all, numbers), &mut all)?;
+        }
+        let is_missing = |number: &usize| {
+            let traces = &all[*number];
+            is_nowhere(traces) && self.is_live(traces.id)
+        };
+        let missing: Vec<usize> = (0..all.len()).filter(is_missing).collect();
         if !missing.is_empty() {
+            let missing = sought(&all, missing);
             for short in Namespace::known_queues(&self.keys.queues) {
-                let queue = ns.names.queue(short.bytes());
-                let is_meant = |traces: &Traces| {
-                    missing.contains(traces.id.bytes())
-                        && traces.queue.as_ref().is_none_or(|own| own.bytes() != queue.bytes())
-                };
-                self.search(ns, queue.bytes(), &mut all, is_meant)?;
+                let searched = self.search(ns, ns.names.queue(short.bytes()).bytes(), &missing, &mut all);
+                pass_over_wrong_type(searched)?;
             }
         }
         for traces in &mut all {
@@ -127,16 +126,18 @@ impl<'c> Whereabouts<'c> {
         let known = Namespace::known_queues(&self.keys.queues);
         let queues: BTreeSet<Vec<u8>> =
             named.chain(known.iter().map(|short| ns.names.queue(short.bytes()).bytes().to_vec())).collect();
+        let sought = Sought::of(ids);
         for queue in queues {
-            match self.search(ns, &queue, &mut all, |_| true) {
-                Err(Error::KeyWrongType { .. }) => (),
-                result => result?,
-            }
+            pass_over_wrong_type(self.search(ns, &queue, &sought, &mut all))?;
         }
         for traces in &mut all {
             traces.state = self.state_of(traces, now);
         }
         Ok(all)
+    }
+
+    pub fn is_live(&self, id: StrRef) -> bool {
+        is_message(&self.keys.payloads, id, &FIELDS)
     }
 
     /// What is known of the ids before the lists were searched.
@@ -149,7 +150,7 @@ impl<'c> Whereabouts<'c> {
             due: self.keys.delays.score(*id),
             pending: Vec::new(),
             processing: Vec::new(),
-            is_dead: self.dead.map.has(*id),
+            is_dead: is_message(&self.dead.map, *id, &DEAD_FIELDS),
         };
         ids.iter().map(traces).collect()
     }
@@ -169,28 +170,25 @@ impl<'c> Whereabouts<'c> {
             let list = self.keys.processing.find(OwnedStr::new(&queue))?;
             let Some(list) = self.keys.processing.get(list) else { continue };
             let of_queue: Vec<StrRef> = numbers.iter().map(|number| ids[*number]).collect();
+            // A list has one occurrence of each for all its copies.
+            let (of_queue, of_each) = distinct(&of_queue);
+            let mut in_processing = vec![false; of_queue.len()];
             for (index, _) in Processing::of(list).find_all(&of_queue, &self.keys.expires) {
-                are_held[numbers[index]] = true;
+                in_processing[index] = true;
             }
+            numbers.iter().zip(of_each).for_each(|(number, index)| are_held[*number] = in_processing[index]);
         }
         Ok(are_held)
     }
 
-    /// Looks for those that are meant in the lists of one queue. A queue of another namespace is never touched.
-    fn search(
-        &mut self,
-        ns: &Namespace<'c>,
-        queue: &[u8],
-        all: &mut [Traces],
-        is_meant: impl Fn(&Traces) -> bool,
-    ) -> Result<(), Error> {
+    /// Looks for ids in the lists of one queue; their numbers are those of their traces. A queue of another namespace is never
+    /// followed.
+    fn search(&mut self, ns: &Namespace<'c>, queue: &[u8], sought: &Sought, all: &mut [Traces]) -> Result<(), Error> {
         if ns.names.short(queue).is_none() {
             return Ok(());
         }
         ns.check_pending(queue)?;
         ns.check_processing(queue)?;
-        let numbers: Vec<usize> = (0..all.len()).filter(|number| is_meant(&all[*number])).collect();
-        let ids: Vec<StrRef> = numbers.iter().map(|number| all[*number].id).collect();
         // The other list is searched all the same: some callers ignore this error.
         let mut unusable = Ok(());
         for is_pending in [true, false] {
@@ -200,8 +198,8 @@ impl<'c> Whereabouts<'c> {
                 unusable = unusable.and(Err(lists.why_unusable(number)));
             }
             let Some(list) = lists.get(number) else { continue };
-            for (index, place) in list.every_place_of(&ids) {
-                let traces = &mut all[numbers[index]];
+            for (index, place) in list.every_place_of(sought) {
+                let traces = &mut all[index];
                 let found = if is_pending { &mut traces.pending } else { &mut traces.processing };
                 found.push((number, place));
             }
@@ -212,7 +210,7 @@ impl<'c> Whereabouts<'c> {
     /// Of several places, the one that REPAIR would keep: processing while the lease runs, else pending, else
     /// delayed.
     fn state_of(&self, traces: &Traces, now: Now) -> Option<State> {
-        if !self.keys.payloads.has(traces.id) {
+        if !self.is_live(traces.id) {
             return traces.is_dead.then_some(State::Dead);
         }
         let is_leased = traces.deadline.is_some_and(|deadline| deadline > now.exact_ms());
@@ -224,6 +222,23 @@ impl<'c> Whereabouts<'c> {
             _ => State::Lost,
         })
     }
+}
+
+/// A list of another type concerns its own queue only.
+fn pass_over_wrong_type(searched: Result<(), Error>) -> Result<(), Error> {
+    match searched {
+        Err(Error::KeyWrongType { .. }) => Ok(()),
+        result => result,
+    }
+}
+
+/// In no list, nor delayed.
+pub fn is_nowhere(traces: &Traces) -> bool {
+    traces.pending.is_empty() && traces.processing.is_empty() && traces.due.is_none()
+}
+
+fn sought<'i>(all: &[Traces<'i>], numbers: Vec<usize>) -> Sought<'i> {
+    Sought::new(numbers.into_iter().map(|number| (number, all[number].id)))
 }
 
 /// Takes ids out of lists: for each the number of the list, and the place.

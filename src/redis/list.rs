@@ -1,6 +1,7 @@
 //! A list.
 
 use std::cmp::Reverse;
+use std::collections::HashSet;
 use std::ffi::c_int;
 
 use redis_module::raw;
@@ -50,6 +51,31 @@ pub enum LremSide {
     Tail,
     /// There may be others on both sides.
     Ambiguous,
+}
+
+/// Elements that are looked for, in one list after the other. Each has a number; of those that are equal the first counts.
+pub struct Sought<'a> {
+    elements: Vec<(usize, StrRef<'a>)>,
+    numbers: IdMap<&'a [u8], usize>,
+}
+
+impl<'a> Sought<'a> {
+    pub fn new(numbered: impl Iterator<Item = (usize, StrRef<'a>)>) -> Self {
+        let mut numbers = IdMap::default();
+        let mut elements = Vec::new();
+        for (number, element) in numbered {
+            numbers.entry(element.bytes()).or_insert_with(|| {
+                elements.push((number, element));
+                number
+            });
+        }
+        Sought { elements, numbers }
+    }
+
+    /// Their numbers are their indexes.
+    pub fn of(elements: &[StrRef<'a>]) -> Self {
+        Sought::new(elements.iter().copied().enumerate())
+    }
 }
 
 /// Where an element may be in a list that it is pushed to.
@@ -244,27 +270,25 @@ impl ListKey<'_> {
         place.unwrap_or_else(|| (0..self.len()).rev().find(|index| self.is_at(*index, element)))
     }
 
-    /// Every place of each element: its index in `elements`, and where. A few are searched by the server one by one, more
-    /// in one pass.
-    pub fn every_place_of(&mut self, elements: &[StrRef]) -> Vec<(usize, Place)> {
+    /// Every place of each element sought: its number, and where. A few are searched by the server one by one, more in one
+    /// pass.
+    pub fn every_place_of(&mut self, sought: &Sought) -> Vec<(usize, Place)> {
         const SEARCH_ONE_BY_ONE_MAX: usize = 4;
         let mut found = Vec::new();
         let place = |index, is_last| Place { index, side: if is_last { LremSide::Tail } else { LremSide::Ambiguous } };
-        if elements.len() <= SEARCH_ONE_BY_ONE_MAX {
-            for (number, element) in elements.iter().enumerate() {
+        if sought.elements.len() <= SEARCH_ONE_BY_ONE_MAX {
+            for (number, element) in &sought.elements {
                 let places = self.places_of(*element, MayBeThere::Anywhere);
                 let last = places.last().copied();
-                found.extend(places.iter().map(|index| (number, place(*index, Some(*index) == last))));
+                found.extend(places.iter().map(|index| (*number, place(*index, Some(*index) == last))));
             }
             return found;
         }
-        let wanted: IdMap<&[u8], usize> = elements.iter().zip(0..).map(|(id, number)| (id.bytes(), number)).collect();
-        let mut seen = vec![false; elements.len()];
+        let mut seen = HashSet::new();
         for index in (0..self.len()).rev() {
             let Some(element) = self.at(index) else { break };
-            if let Some(number) = wanted.get(element.bytes()) {
-                let is_last = !std::mem::replace(&mut seen[*number], true);
-                found.push((*number, place(index, is_last)));
+            if let Some(number) = sought.numbers.get(element.bytes()) {
+                found.push((*number, place(index, seen.insert(*number))));
             }
         }
         found

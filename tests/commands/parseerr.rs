@@ -620,6 +620,26 @@ fn an_expired_record_that_is_not_swept_up_takes_the_place_of_no_living_one() {
 }
 
 #[test]
+fn fields_that_have_expired_do_not_make_queue_and_map_look_alike() {
+    let Some(server) = server_that_does_not_sweep() else { return };
+    let mut con = server.con();
+    // Valkey 9 does not delete the field of a, so that there are as many fields as ids.
+    quarantine(&mut con, "a", &[]);
+    let_expire(&mut con, &["a"]);
+    quarantine(&mut con, "b", &["", "1"]);
+    ok!(con, "HDEL", RECORDS, "b");
+    quarantine(&mut con, "b", &["", "1"]);
+    assert_in_quarantine(&mut con, &["b"]);
+    ok!(con, "FLUSHALL");
+    quarantine(&mut con, "b", &["", "1"]);
+    quarantine(&mut con, "c", &[]);
+    let_expire(&mut con, &["b"]);
+    ok!(con, "HDEL", RECORDS, "c");
+    quarantine(&mut con, "c", &["", "3"]);
+    assert_in_quarantine(&mut con, &["c"]);
+}
+
+#[test]
 fn whatever_has_expired_exactly_the_newest_living_records_remain() {
     let Some(server) = server_that_does_not_sweep() else { return };
     let mut con = server.con();
@@ -667,4 +687,18 @@ fn the_topic_of_a_record_is_cut_like_the_error_message() {
     assert_eq!(topic_of(&("x".to_string() + &"é".repeat(200))), "x".to_string() + &"é".repeat(127) + TRUNCATED);
     ok!(server.con(), "CONFIG", "SET", "rmq.parse-error-message-limit", 3);
     assert_eq!(topic_of("orders"), "ord...[truncated]");
+}
+
+#[test]
+fn the_timestamp_of_a_record_is_cut_like_the_error_message_but_no_shorter_than_64_bytes() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut timestamp_of = |timestamp: &str| {
+        ok!(con, "RMQ.PARSEERR", &KEYS, "a", "{", "orders", "why", timestamp);
+        record(&mut con, "a")["timestamp"].as_str().expect("a timestamp").to_string()
+    };
+    assert_eq!(timestamp_of(&"1".repeat(1_000_000)), "1".repeat(256) + TRUNCATED);
+    ok!(server.con(), "CONFIG", "SET", "rmq.parse-error-message-limit", 3);
+    assert_eq!(timestamp_of("1700000000000"), "1700000000000");
+    assert_eq!(timestamp_of(&"1".repeat(65)), "1".repeat(64) + TRUNCATED);
 }

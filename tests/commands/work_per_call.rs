@@ -209,3 +209,89 @@ fn one_record_that_is_missing_does_not_make_every_call_walk_over_the_queue() {
     });
     assert_no_more_than_20_times(few, many);
 }
+
+/// Ten times the work may take 40 times as long; each of many by each of many would take a hundred times as long.
+#[track_caller]
+fn assert_not_quadratic(few: u64, many: u64) {
+    assert!(many <= 40 * few, "{few} µs among few, {many} µs among ten times as many");
+}
+
+#[test]
+fn cutting_a_long_queue_with_ids_without_record_takes_one_pass_over_it() {
+    let [few, many] = [2_000, 20_000].map(|count| {
+        let server = Server::start();
+        let mut con = server.con();
+        let script = "for n = 1, ARGV[1] do \
+                          redis.call('LPUSH', KEYS[1], 'm' .. n) \
+                          redis.call('HSET', KEYS[2], 'm' .. n, '{}') \
+                      end \
+                      redis.call('HDEL', KEYS[2], 'm' .. ARGV[1], 'm' .. ARGV[1] - 1)";
+        cheapest(&server, "rmq.parseerr", |_| {
+            ok!(con, "FLUSHALL");
+            ok!(con, "EVAL", script, 2, "errors", "records", count);
+            ok!(con, "CONFIG", "RESETSTAT");
+            ok!(con, "RMQ.PARSEERR", "records", "errors", WORK, DUE, MAP, "new", "{", "q", "why", 1, "", 1500);
+            let kept: (usize, usize) = (ask!(con, "LLEN", "errors"), ask!(con, "HLEN", "records"));
+            assert_eq!(kept, (1500, 1500));
+        })
+    });
+    assert_not_quadratic(few, many);
+}
+
+/// So many queues with one message each, and one queue with as many messages.
+fn fill_queues(con: &mut Connection, queues: usize) -> Vec<String> {
+    let script = "for n = 1, ARGV[1] do \
+                      redis.call('RMQ.PUBLISH', 'app', 'TO', 'q' .. n, 'm' .. n, 'p') \
+                      redis.call('RMQ.PUBLISH', 'app', 'TO', 'all', 'n' .. n, 'p') \
+                  end";
+    ok!(con, "EVAL", script, 0, queues);
+    (1..=queues).map(|number| format!("m{number}")).collect()
+}
+
+#[test]
+fn looking_up_messages_of_many_queues_takes_time_for_each_message_and_each_queue_but_not_for_each_pair() {
+    for command in ["rmq.audit", "rmq.repair", "rmq.peek", "rmq.cancel"] {
+        let [few, many] = [400, 4_000].map(|queues| {
+            let server = Server::builder().module_args(&["max-batch", "100000"]).start();
+            let mut con = server.con();
+            cheapest(&server, command, |_| {
+                ok!(con, "FLUSHALL");
+                let ids = fill_queues(&mut con, queues);
+                // Ids without message, of which each list has one.
+                let list = |id: &String| format!("app:{}:pending", id.replace('m', "q"));
+                ids.iter().for_each(|id| drop(ok!(con, "LPUSH", list(id), "none")));
+                match command {
+                    "rmq.peek" => ok!(con, command, "app", "NOPAYLOAD", "IDS", &ids),
+                    "rmq.cancel" => ok!(con, command, "app", "IDS", &ids),
+                    _ => ok!(con, command, "app"),
+                };
+            })
+        });
+        assert_not_quadratic(few, many);
+    }
+}
+
+#[test]
+fn a_purge_of_many_queues_looks_once_at_what_is_left() {
+    let [few, many] = [10, 1_000].map(|queues| {
+        let server = Server::start();
+        let mut con = server.con();
+        let script = "for n = 1, ARGV[1] do \
+                          redis.call('HSET', 'app:queues', 'q' .. n, '{}') \
+                          redis.call('RMQ.PUBLISH', 'app', 'DELAY', 3600000, 'TO', 'q' .. n, 'm' .. n, 'p') \
+                      end \
+                      for n = 1, 1000 do \
+                          redis.call('LPUSH', 'app:dlq', 'x' .. n) \
+                          redis.call('HSET', 'app:dlq:data', 'x' .. n, 'p', 'x' .. n .. ':queue', 'app:failed') \
+                      end";
+        cheapest(&server, "rmq.purge", |_| {
+            ok!(con, "FLUSHALL");
+            ok!(con, "EVAL", script, 0, queues);
+            ok!(con, "RMQ.PURGE", "app", "DELAYED");
+            let known: usize = ask!(con, "HLEN", "app:queues");
+            assert_eq!(known, 0);
+        })
+    });
+    // A look at 1000 dead letters for each queue would take a hundred times as long.
+    assert!(many <= 40 * few, "{few} µs for ten queues, {many} µs for a thousand");
+}

@@ -1,5 +1,6 @@
 //! RMQ.AUDIT and RMQ.REPAIR: faults that plain commands plant are found and mended, and no message is lost.
 
+use crate::calls::*;
 use crate::common::*;
 use std::collections::{BTreeMap, BTreeSet};
 
@@ -287,4 +288,121 @@ fn bad_arguments_of_an_audit_are_named() {
             assert_eq!(error_text(&error), wanted, "{command} {words:?}");
         }
     }
+}
+
+#[test]
+fn a_dead_letter_whose_id_ends_like_a_field_is_kept_by_a_repair() {
+    let server = Server::start();
+    let mut con = server.con();
+    for id in ["foo:death", "bar:queue"] {
+        ok!(con, "HSET", DLQ_DATA, id, "precious");
+        ok!(con, "LPUSH", DLQ, id);
+    }
+    let before = Snapshot::of(&mut con);
+    assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::new());
+    before.assert_unchanged(&mut con);
+    // In no list it is what it looks like.
+    ok!(con, "LREM", DLQ, 0, "foo:death");
+    assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::from([("orphan_fields".into(), 1)]));
+}
+
+#[test]
+fn a_field_of_a_message_is_no_message_wherever_its_name_stands() {
+    let server = Server::start();
+    let mut con = server.con();
+    for id in ["held", "dead"] {
+        order(&mut con, id);
+    }
+    let held = take(&mut con);
+    let dead = take(&mut con);
+    assert_eq!(nack(&mut con, &dead, "DEAD"), "DEAD");
+    delayed_order(&mut con, "delayed", HOUR);
+    publish(&mut con, "app", "mails", "mail");
+    let fields = Snapshot::of(&mut con);
+    let misplace = |con: &mut redis::Connection| {
+        ok!(con, "RPUSH", PENDING, "held:attempts", "delayed:queue");
+        ok!(con, "LPUSH", WORK, "mail:queue");
+        ok!(con, "ZADD", DELAYS, 1000, "held:queue");
+        ok!(con, "ZADD", EXPIRES, 1000, "delayed:queue");
+        ok!(con, "RPUSH", DLQ, "dead:queue", "dead:death");
+    };
+    let assert_no_field_is_changed = |con: &mut redis::Connection| {
+        let now = Snapshot::of(con);
+        assert_eq!(now.hash(PAYLOADS), fields.hash(PAYLOADS));
+        assert_eq!(now.hash(DLQ_DATA), fields.hash(DLQ_DATA));
+    };
+
+    misplace(&mut con);
+    let looks = ["PENDING orders", "DELAYED orders", "OVERDUE", "DEAD"].map(|which| format!("NOPAYLOAD {which}"));
+    let shown = looks.map(|which| say(&mut con, &format!("RMQ.PEEK app {which}")));
+    for (rows, id) in shown.iter().zip(["", "delayed", "", "dead"]) {
+        assert!(fits(&if id.is_empty() { "[]".into() } else { format!("[[id {id} ...") }, rows, 0), "{rows}");
+        assert!(!rows.contains("id held:") && !rows.contains("id dead:"), "{rows}");
+    }
+    steps(&mut con, &[("RMQ.PEEK app IDS held:attempts delayed:queue dead:death", "[nil nil nil]")]);
+    steps(&mut con, &[("RMQ.RESCHEDULE app 0 IDS held:attempts delayed:queue", "[0 0]")]);
+    let wanted = [
+        ("pending_without_payload", 2),
+        ("processing_without_payload", 1),
+        ("delayed_without_payload", 1),
+        ("stale_deadlines", 1),
+        ("dead_without_payload", 2),
+    ];
+    let wanted = BTreeMap::from(wanted.map(|(kind, count)| (kind.to_string(), count)));
+    assert_eq!(all_pages(&mut con, "RMQ.AUDIT", 100), wanted);
+    assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), wanted);
+    assert_no_field_is_changed(&mut con);
+    assert_eq!(all_pages(&mut con, "RMQ.AUDIT", 100), BTreeMap::new());
+
+    misplace(&mut con);
+    steps(&mut con, &[("RMQ.PURGE app PENDING orders", "0"), ("RMQ.PURGE app DEAD mails", "0")]);
+    assert_no_field_is_changed(&mut con);
+    assert_eq!((list(&mut con, PENDING), list(&mut con, DLQ)), (vec![], vec!["dead".into()]));
+
+    misplace(&mut con);
+    ok!(con, "ZREM", DELAYS, "held:queue");
+    assert_eq!(say(&mut con, "RMQ.RESERVE app 60000 COUNT 5 FROM orders"), "nil");
+    assert_no_field_is_changed(&mut con);
+    assert_eq!((ack(&mut con, &held), list(&mut con, PENDING)), (1, vec![]));
+}
+
+#[test]
+fn an_audit_of_more_than_65536_queues_comes_to_an_end() {
+    let server = Server::start();
+    let mut con = server.con();
+    let script = "for n = 100001, 165600 do redis.call('HSET', 'app:queues', 'q' .. n, '{}') end \
+                  for n = 165541, 165600 do \
+                      redis.call('RMQ.PUBLISH', 'app', 'TO', 'q' .. n, 'm' .. n, 'p') \
+                      redis.call('RPUSH', 'app:q' .. n .. ':pending', 'none') \
+                  end";
+    ok!(con, "EVAL", script, 0);
+    let (mut cursor, mut pages) = (0, 0);
+    while pages == 0 || cursor != 0 {
+        let mut reply = items(ok!(con, "RMQ.AUDIT", "app", "CURSOR", cursor, "COUNT", 50));
+        cursor = redis::from_redis_value::<i64>(reply.remove(0)).expect("a cursor");
+        pages += 1;
+        assert!(pages < 20, "the cursor never comes to an end");
+    }
+    assert!(pages > 3, "{pages} pages");
+}
+
+#[test]
+fn a_lost_message_whose_pending_list_is_none_stays_and_the_log_says_why() {
+    let server = Server::start();
+    let mut con = server.con();
+    order(&mut con, "a");
+    ok!(con, "DEL", PENDING);
+    ok!(con, "SET", PENDING, "no list");
+    let before = Snapshot::of(&mut con);
+    assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::from([("lost".into(), 1)]));
+    before.assert_unchanged(&mut con);
+    assert_eq!(counter(&server, "repaired"), 0);
+    let log = server.log();
+    assert!(log.contains("because 'app:orders:pending' is not a list"), "{log}");
+    assert!(!log.contains("does not say which queue"), "{log}");
+    // The queue is unknown.
+    ok!(con, "HDEL", PAYLOADS, "a:queue");
+    assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::from([("lost".into(), 1)]));
+    let log = server.log();
+    assert!(log.contains("because 'app:payloads' does not say which queue they belong to"), "{log}");
 }

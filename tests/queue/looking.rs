@@ -93,6 +93,9 @@ fn stats_of_named_queues_show_these_and_the_policy_in_force() {
     let names = |reply| fields(fields(reply).remove("queues").unwrap()).into_keys().collect::<Vec<_>>();
     assert_eq!(names(ok!(con, "RMQ.STATS", "app")), ["mails", "orders", "urgent"]);
     assert_eq!(names(ok!(con, "RMQ.STATS", "app", "mails", "nothing")), ["mails", "nothing"]);
+    let twice = ok!(con, "RMQ.STATS", "app", "orders", "mails", "orders");
+    let twice = items(items(twice).pop().expect("queues"));
+    assert_eq!(twice.iter().step_by(2).map(|name| text(name.clone())).collect::<Vec<_>>(), ["orders", "mails"]);
     let mails = stats(&mut con, "mails").1;
     assert_eq!((number(&mails, "attempts"), number(&mails, "paused")), (3, 1));
     steps(
@@ -106,6 +109,32 @@ fn stats_of_named_queues_show_these_and_the_policy_in_force() {
     assert_eq!(
         say(&mut con, "RMQ.STATS none"),
         "[delayed 0 due 0 next_due_in_ms nil leased 0 overdue 0 dead 0 queues []]"
+    );
+}
+
+#[test]
+fn a_list_of_another_type_hides_no_other_queue() {
+    let server = Server::start();
+    let mut con = server.con();
+    order(&mut con, "a");
+    publish(&mut con, "app", "mails", "m");
+    ok!(con, "SET", "app:mails:processing", "no list");
+    ok!(con, "HSET", PAYLOADS, "lost", "p", "lost:queue", "app:orders");
+    assert_eq!(number(&stats(&mut con, "orders").1, "pending"), 1);
+    let mails = stats(&mut con, "mails").1;
+    assert_eq!((number(&mails, "pending"), &mails["processing"]), (1, &Value::Nil));
+    ok!(con, "DEL", "app:mails:pending");
+    ok!(con, "SET", "app:mails:pending", "no list");
+    let mails = stats(&mut con, "mails").1;
+    assert_eq!([&mails["pending"], &mails["next_age_ms"]], [&Value::Nil; 2]);
+    steps(
+        &mut con,
+        &[
+            ("RMQ.STATS app orders mails", "WRONGTYPE the key 'app:mails:pending' must be a list"),
+            ("RMQ.PEEK app IDS m", "WRONGTYPE the key 'app:mails:pending' must be a list"),
+            ("RMQ.PEEK app IDS lost", "[[id lost state lost ..."),
+            ("RMQ.CANCEL app IDS lost", "[lost]"),
+        ],
     );
 }
 
@@ -397,6 +426,42 @@ fn peek_pages_from_what_comes_next() {
 }
 
 #[test]
+fn ids_without_message_take_no_place_on_a_page() {
+    let server = Server::start();
+    let mut con = server.con();
+    let now = server_time_ms(&mut con);
+    for number in 0..15 {
+        ok!(con, "ZADD", DELAYS, number, format!("none{number}"));
+        ok!(con, "ZADD", EXPIRES, number, format!("none{number}"));
+        for list in [PENDING, WORK, DLQ] {
+            ok!(con, "RPUSH", list, format!("none{number}"));
+        }
+    }
+    for number in 0..3 {
+        for id in ["o", "w", "d", "x"].map(|letter| format!("{letter}{number}")) {
+            let map = if id.starts_with('x') { DLQ_DATA } else { PAYLOADS };
+            ok!(con, "HSET", map, &id, "p", format!("{id}:queue"), "app:orders");
+        }
+        ok!(con, "LPUSH", PENDING, format!("o{number}"));
+        ok!(con, "LPUSH", WORK, format!("w{number}"));
+        ok!(con, "ZADD", EXPIRES, now - 10 + number, format!("w{number}"));
+        ok!(con, "ZADD", DELAYS, now + HOUR + number, format!("d{number}"));
+        ok!(con, "LPUSH", DLQ, format!("x{number}"));
+    }
+    let states =
+        [("PENDING orders", "o"), ("PROCESSING orders", "w"), ("OVERDUE", "w"), ("DELAYED", "d"), ("DEAD", "x")];
+    for (which, letter) in states {
+        let page = |con: &mut Connection, words: &str| {
+            let rows = peek(con, &format!("{words} {which}"));
+            ids_of(&rows).iter().map(|id| id.replace(letter, "")).collect::<Vec<_>>().concat()
+        };
+        assert_eq!(page(&mut con, "COUNT 2"), "01", "{which}");
+        assert_eq!(page(&mut con, "COUNT 2 OFFSET 2"), "2", "{which}");
+        assert_eq!(page(&mut con, ""), "012", "{which}");
+    }
+}
+
+#[test]
 fn peek_follows_a_message_through_its_life_whoever_moves_it() {
     let server = Server::start();
     let mut con = server.con();
@@ -452,6 +517,10 @@ fn peek_says_what_is_wrong_with_its_words() {
             ("RMQ.PEEK app IDS", "ERR IDS must be followed by at least one id"),
             ("RMQ.PEEK app PENDING a:b", "ERR queue must not be empty, ..."),
             ("RMQ.PEEK app PENDING orders more", "ERR unknown option 'more'"),
+            ("RMQ.PEEK app DEAD NOPAYLOAD", "ERR option NOPAYLOAD must come before DEAD"),
+            ("RMQ.PEEK app DEAD COUNT 5", "ERR option COUNT must come before DEAD"),
+            ("RMQ.PEEK app PENDING orders offset 5", "ERR option OFFSET must come before PENDING"),
+            ("RMQ.PEEK app IDS none NOPAYLOAD", "[nil nil]"),
             ("RMQ.PEEK app COUNT 0 DEAD", "ERR COUNT must be a positive integer"),
             ("RMQ.PEEK app OFFSET -1 DEAD", "ERR OFFSET must be an integer, 0 or more"),
             ("RMQ.PEEK app OFFSET 1 IDS a", "ERR OFFSET and IDS must not be given together"),

@@ -10,6 +10,7 @@ use crate::error::Error;
 use crate::message::{forget_fields, queue_field};
 use crate::namespace::Namespace;
 use crate::redis::command::{optional, several, Command, Kind, Spec, ValueType, NAMESPACE};
+use crate::redis::list::Sought;
 use crate::redis::{Invocation, StrRef};
 use crate::stats::{self, Counter};
 use crate::whereabouts::{distinct, take_out, State, Traces, Whereabouts};
@@ -59,7 +60,7 @@ impl Command for Cancel {
         forget_fields(&mut places.keys.payloads, &live.iter().map(|traces| traces.id).collect::<Vec<_>>());
         let dead: Vec<StrRef> = goes.iter().filter(|traces| traces.is_dead).map(|traces| traces.id).collect();
         if !dead.is_empty() {
-            let in_list = places.dead.list.every_place_of(&dead);
+            let in_list = places.dead.list.every_place_of(&Sought::of(&dead));
             let mut in_list: Vec<_> = in_list.into_iter().map(|(number, place)| (place, dead[number])).collect();
             places.dead.list.remove(&mut in_list);
             for id in &dead {

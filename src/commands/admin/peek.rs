@@ -6,17 +6,18 @@
 
 use serde_json::Value as Json;
 
+use super::{queue_after, split_at_state};
 use crate::args::{self, Opt};
 use crate::clock::Now;
 use crate::dead::death_field;
 use crate::error::Error;
-use crate::message::{attempts_field, queue_field};
+use crate::message::{attempts_field, is_message, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
 use crate::receipt::{since_ms, Attempts};
 use crate::redis::command::{optional, required, several, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::reply::Value;
 use crate::redis::zset::Walk;
-use crate::redis::{Invocation, OwnedStr, StrRef, ZsetKey};
+use crate::redis::{HashKey, Invocation, ListKey, OwnedStr, StrRef, ZsetKey};
 use crate::whereabouts::{distinct, State, Whereabouts};
 
 pub struct Peek;
@@ -90,7 +91,9 @@ impl Command for Peek {
                 overdue(&ns, &mut places, &ids, &page, now)
             }
             Which::Dead(queue) => {
-                let ids = page.dead(&mut places, queue.as_ref());
+                let (map, list) = (&places.dead.map, &mut places.dead.list);
+                let is_meant = |id: StrRef| is_message(map, id, &DEAD_FIELDS) && is_of(map, id, queue.as_ref());
+                let ids = page.elements(list, is_meant);
                 reply(&ns, &places, ids.iter().map(|id| Some((id.as_ref(), State::Dead))), &page);
                 Ok(())
             }
@@ -115,22 +118,15 @@ const fn of_any_queue(name: &'static str, words: &'static [Arg]) -> Arg {
 }
 
 fn parse<'c>(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<(Which<'c>, Page), Error> {
+    let known = [Opt::Value("OFFSET"), Opt::Value("COUNT"), Opt::Word("NOPAYLOAD")];
     let states = ["PENDING", "PROCESSING", "DELAYED", "OVERDUE", "DEAD", "IDS"];
-    let missing = Error::Missing("PENDING, PROCESSING, DELAYED, OVERDUE, DEAD or IDS", "a queue or ids");
-    let state_of = |word: &StrRef| states.into_iter().find(|state| word.bytes().eq_ignore_ascii_case(state.as_bytes()));
-    let Some((position, state)) = words.iter().enumerate().find_map(|(at, word)| Some((at, state_of(word)?))) else {
+    let Some((options, state, rest)) = split_at_state(words, &states) else {
         // An unknown option is the more helpful error.
-        args::options(words, [Opt::Value("OFFSET"), Opt::Value("COUNT"), Opt::Word("NOPAYLOAD")])?;
-        return Err(missing);
+        args::options(words, known)?;
+        return Err(Error::Missing("PENDING, PROCESSING, DELAYED, OVERDUE, DEAD or IDS", "a queue or ids"));
     };
-    let [offset, count, no_payload] =
-        args::options(&words[..position], [Opt::Value("OFFSET"), Opt::Value("COUNT"), Opt::Word("NOPAYLOAD")])?;
-    let rest = &words[position + 1..];
-    let optional_queue = || match rest {
-        [] => Ok(None),
-        [queue] => ns.queue(*queue).map(Some),
-        [_, more, ..] => Err(Error::UnknownOption(more.bytes().to_vec())),
-    };
+    let [offset, count, no_payload] = args::options(options, known)?;
+    let optional_queue = || queue_after(ns, state, rest, &["OFFSET", "COUNT", "NOPAYLOAD"]);
     let queue = || optional_queue()?.ok_or(Error::Incomplete(state, "a queue"));
     let which = match state {
         "PENDING" => Which::Pending(queue()?),
@@ -152,7 +148,7 @@ fn parse<'c>(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<(Which<'c>, Page
 }
 
 impl Page {
-    /// Members of a sorted set, lowest score first.
+    /// Members of a sorted set that are meant, lowest score first.
     fn members(&self, zset: &ZsetKey, max: f64, is_meant: impl Fn(StrRef) -> bool) -> Vec<OwnedStr> {
         let (mut passed, mut ids) = (0, Vec::new());
         let _ = zset.between(f64::NEG_INFINITY, max, |id, _| {
@@ -167,33 +163,23 @@ impl Page {
         ids
     }
 
-    /// Dead letters, oldest first.
-    fn dead(&self, places: &mut Whereabouts, queue: Option<&OwnedStr>) -> Vec<OwnedStr> {
-        let (mut passed, mut ids) = (0, Vec::new());
-        for index in (0..places.dead.list.len()).rev() {
-            if ids.len() == self.count {
-                break;
-            }
-            let Some(id) = places.dead.list.at(index) else { break };
-            let own = || places.dead.map.get(queue_field(id.as_ref()).as_ref());
-            if queue.is_some_and(|queue| own().is_none_or(|own| own.bytes() != queue.bytes())) {
-                continue;
-            }
-            passed += 1;
-            if passed > self.offset {
-                ids.push(id);
-            }
-        }
-        ids
+    /// Elements of a list that are meant, from the right.
+    fn elements(&self, list: &mut ListKey, is_meant: impl Fn(StrRef) -> bool) -> Vec<OwnedStr> {
+        let elements = (0..list.len()).rev().map_while(|index| list.at(index));
+        elements.filter(|id| is_meant(id.as_ref())).skip(self.offset).take(self.count).collect()
     }
 }
 
 impl Whereabouts<'_> {
-    /// Whether a live message is one of this queue, if one is asked for.
+    /// Whether this is a live message, and one of this queue if one is asked for.
     fn is_of(&self, id: StrRef, queue: Option<&OwnedStr>) -> bool {
-        let own = || self.keys.payloads.get(queue_field(id).as_ref());
-        queue.is_none_or(|queue| own().is_some_and(|own| own.bytes() == queue.bytes()))
+        self.is_live(id) && is_of(&self.keys.payloads, id, queue)
     }
+}
+
+fn is_of(map: &HashKey, id: StrRef, queue: Option<&OwnedStr>) -> bool {
+    let own = || map.get(queue_field(id).as_ref());
+    queue.is_none_or(|queue| own().is_some_and(|own| own.bytes() == queue.bytes()))
 }
 
 /// A page of a queue's list, from the right.
@@ -216,8 +202,8 @@ fn list<'c>(
     };
     let number = lists.find(OwnedStr::retain(queue.as_ref()))?;
     let Some(list) = lists.get(number) else { return Err(lists.why_unusable(number)) };
-    let end = list.len().saturating_sub(page.offset);
-    let ids: Vec<OwnedStr> = (0..end).rev().take(page.count).map_while(|index| list.at(index)).collect();
+    let payloads = &places.keys.payloads;
+    let ids = page.elements(list, |id| is_message(payloads, id, &FIELDS));
     reply(ns, places, ids.iter().map(|id| Some((id.as_ref(), state))), page);
     Ok(())
 }
@@ -243,21 +229,18 @@ fn overdue<'c>(
     Ok(())
 }
 
-/// Replies with the messages. Ids in lists that have no message are left out; only AUDIT shows them.
+/// Replies with the messages, nil for one that is not there.
 fn reply<'a>(
     ns: &Namespace,
     places: &Whereabouts,
-    rows: impl Iterator<Item = Option<(StrRef<'a>, State)>>,
+    rows: impl ExactSizeIterator<Item = Option<(StrRef<'a>, State)>>,
     page: &Page,
 ) {
-    let rows: Vec<_> =
-        rows.map(|row| row.map(|(id, state)| Message::read(places, id, state, page.with_payload))).collect();
-    let shown = rows.iter().filter(|row| row.as_ref().is_none_or(|message| message.is_some()));
-    ns.call.reply_array(shown.clone().count());
-    for row in shown {
-        match row {
-            Some(Some(message)) => message.reply(ns),
-            _ => ns.call.reply_nil(),
+    ns.call.reply_array(rows.len());
+    for row in rows {
+        match row.and_then(|(id, state)| Message::read(places, id, state, page.with_payload)) {
+            Some(message) => message.reply(ns),
+            None => ns.call.reply_nil(),
         }
     }
 }

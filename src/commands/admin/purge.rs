@@ -1,20 +1,22 @@
 //! RMQ.PURGE namespace [COUNT n] PENDING queue | DELAYED [queue] | DEAD [queue]
 //!
 //! Removes pending, delayed or dead messages with their payloads, oldest first. Replies with how many: call it again until
-//! that is 0. A queue without messages and without a policy is removed from `<ns>:queues`.
+//! that is 0 (which a very long row of ids without message gives, too). A queue without messages and without a policy is removed from `<ns>:queues`.
 
 use std::collections::BTreeSet;
 
+use super::{queue_after, split_at_state};
 use crate::args::{self, Opt};
 use crate::dead::death_field;
 use crate::error::Error;
 use crate::hash::IdSet;
-use crate::message::{forget_fields, queue_field};
+use crate::lists::Lists;
+use crate::message::{forget_fields, is_message, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
 use crate::redis::command::{optional, required, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::{LremSide, Place};
 use crate::redis::zset::Walk;
-use crate::redis::{Invocation, OwnedStr, StrRef, ZsetKey};
+use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
 use crate::settings;
 use crate::skipped::Reason;
 use crate::stats::{self, Counter};
@@ -23,11 +25,13 @@ use crate::whereabouts::Whereabouts;
 pub struct Purge;
 
 /// Ids without message, and copies of messages that are held, that one call removes.
-const STALE_PER_CALL: usize = 1000;
+const STALE_PER_CALL: usize = 10_000;
+/// Pending ids that are looked at before more are read.
+const READ_AT_ONCE: usize = 1000;
 /// Messages of other queues that a call passes once it has found one of the queue asked for.
 const PASSED_PER_CALL: usize = 10_000;
-/// Delayed and dead messages that are checked to find out whether a queue has none of either.
-const LOOKED_AT: usize = 1000;
+/// Delayed and dead messages that are checked to find out which queues have any.
+const LOOKED_AT: usize = 10_000;
 
 enum Which {
     Pending(OwnedStr),
@@ -85,23 +89,17 @@ const DELAYED: &[Arg] = &[required("delayed", Kind::Word("DELAYED")), QUEUE];
 const DEAD: &[Arg] = &[required("dead", Kind::Word("DEAD")), QUEUE];
 
 fn parse(ns: &Namespace, words: &[StrRef]) -> Result<(Which, usize), Error> {
-    let is = |word: &StrRef, name: &str| word.bytes().eq_ignore_ascii_case(name.as_bytes());
-    let states = ["PENDING", "DELAYED", "DEAD"];
-    let state_of = |word: &StrRef| states.into_iter().find(|state| is(word, state));
-    let Some((position, state)) = words.iter().enumerate().find_map(|(at, word)| Some((at, state_of(word)?))) else {
-        args::options(words, [Opt::Value("COUNT")])?;
+    let known = [Opt::Value("COUNT")];
+    let Some((options, state, rest)) = split_at_state(words, &["PENDING", "DELAYED", "DEAD"]) else {
+        args::options(words, known)?;
         return Err(Error::Missing("PENDING, DELAYED or DEAD", "a queue (needed for PENDING only)"));
     };
-    let [count] = args::options(&words[..position], [Opt::Value("COUNT")])?;
+    let [count] = args::options(options, known)?;
     let count = match count {
         Some(count) => args::limited("COUNT", count.bytes())?,
         None => settings::MAX_BATCH.as_usize(),
     };
-    let queue = match &words[position + 1..] {
-        [] => None,
-        [queue] => Some(ns.queue(*queue)?),
-        [_, more, ..] => return Err(Error::UnknownOption(more.bytes().to_vec())),
-    };
+    let queue = queue_after(ns, state, rest, &["COUNT"])?;
     let which = match state {
         "PENDING" => Which::Pending(queue.ok_or(Error::Incomplete("PENDING", "a queue"))?),
         "DELAYED" => Which::Delayed(queue),
@@ -127,27 +125,22 @@ impl Purging<'_, '_> {
         if !self.places.keys.pending.is_usable(number) {
             return Err(self.places.keys.pending.why_unusable(number));
         }
-        let mut ids = Vec::new();
-        if let Some(list) = self.places.keys.pending.get(number) {
-            let most = self.count.saturating_add(STALE_PER_CALL);
-            ids.extend((0..list.len()).rev().take(most).map_while(|index| list.at(index)));
-        }
-        if !self.has_payloads(ids.len()) {
+        let len = self.places.keys.pending.get(number).map_or(0, |list| list.len());
+        if !self.has_payloads(len) {
             return Ok(0);
         }
         self.queues.insert(queue.bytes().to_vec());
-        // The payload of a leased message stays; only the copy of its id is removed.
-        let ids: Vec<StrRef> = ids.iter().map(OwnedStr::as_ref).collect();
-        let are_held = self.places.are_held(self.ns, &ids)?;
         let (mut gone, mut leaving) = (Vec::new(), 0);
-        for (id, is_held) in ids.iter().zip(are_held) {
-            if gone.len() == self.count || leaving - gone.len() == STALE_PER_CALL {
+        while gone.is_empty() && leaving < len.min(STALE_PER_CALL) {
+            let Some(list) = self.places.keys.pending.get(number) else { break };
+            let most = self.count.max(READ_AT_ONCE);
+            let ids: Vec<OwnedStr> = (0..len - leaving).rev().take(most).map_while(|index| list.at(index)).collect();
+            let (looked_at, messages) = self.messages_among(&ids)?;
+            if looked_at == 0 {
                 break;
             }
-            leaving += 1;
-            if !is_held && self.places.keys.payloads.has(*id) {
-                gone.push(*id);
-            }
+            leaving += looked_at;
+            gone = messages;
         }
         if let Some(list) = self.places.keys.pending.get(number) {
             (0..leaving).for_each(|_| drop(list.pop_right()));
@@ -159,28 +152,46 @@ impl Purging<'_, '_> {
         if !self.has_payloads(self.places.keys.delays.len()) {
             return Ok(0);
         }
-        let (mut ids, mut passed) = (Vec::new(), 0);
-        let payloads = &self.places.keys.payloads;
-        let _ = self.places.keys.delays.between(f64::NEG_INFINITY, f64::INFINITY, |id, _| {
-            let own = payloads.get(queue_field(id.as_ref()).as_ref());
-            match queue.is_none_or(|queue| own.as_ref().is_some_and(|own| own.bytes() == queue.bytes())) {
-                true => ids.push((id, own)),
-                false => passed += 1,
+        let (mut ids, mut own_queues, mut passed, mut free) = (Vec::new(), Vec::new(), 0, 0);
+        let (places, count) = (&*self.places, self.count);
+        let _ = places.keys.delays.between(f64::NEG_INFINITY, f64::INFINITY, |id, _| {
+            let own = places.keys.payloads.get(queue_field(id.as_ref()).as_ref());
+            if queue.is_some_and(|queue| own.as_ref().is_none_or(|own| own.bytes() != queue.bytes())) {
+                passed += 1;
+            } else {
+                // What has a deadline may be the copy of a message that is held.
+                let is_free = places.is_live(id.as_ref()) && places.keys.expires.score(id.as_ref()).is_none();
+                free += usize::from(is_free);
+                own_queues.push(own);
+                ids.push(id);
             }
-            let is_enough = ids.len() == self.count || !ids.is_empty() && passed >= PASSED_PER_CALL;
+            let is_enough =
+                free == count || free > 0 && passed >= PASSED_PER_CALL || ids.len() - free >= STALE_PER_CALL;
             Ok::<_, ()>(if is_enough { Walk::Stop } else { Walk::On })
         });
-        let in_order: Vec<StrRef> = ids.iter().map(|(id, _)| id.as_ref()).collect();
-        let are_held = self.places.are_held(self.ns, &in_order)?;
-        self.queues.extend(ids.iter().filter_map(|(_, own)| Some(own.as_ref()?.bytes().to_vec())));
-        let mut gone = Vec::new();
-        for (id, is_held) in in_order.into_iter().zip(are_held) {
-            self.places.keys.delays.remove(id);
-            if !is_held && self.places.keys.payloads.has(id) {
-                gone.push(id);
-            }
+        let (looked_at, gone) = self.messages_among(&ids)?;
+        for (id, own) in ids.iter().zip(own_queues).take(looked_at) {
+            self.places.keys.delays.remove(id.as_ref());
+            self.queues.extend(own.map(|own| own.bytes().to_vec()));
         }
         Ok(self.forget(&gone))
+    }
+
+    /// How many of these ids leave, and the messages among them, as many as are asked for. The payload of a leased message
+    /// stays; only the copy of its id leaves.
+    fn messages_among(&mut self, ids: &[OwnedStr]) -> Result<(usize, Vec<OwnedStr>), Error> {
+        let are_held = self.places.are_held(self.ns, &ids.iter().map(OwnedStr::as_ref).collect::<Vec<_>>())?;
+        let (mut gone, mut leaving) = (Vec::new(), 0);
+        for (id, is_held) in ids.iter().zip(are_held) {
+            if gone.len() == self.count {
+                break;
+            }
+            leaving += 1;
+            if !is_held && self.places.is_live(id.as_ref()) {
+                gone.push(OwnedStr::retain(id.as_ref()));
+            }
+        }
+        Ok((leaving, gone))
     }
 
     fn dead(&mut self, queue: Option<&OwnedStr>) -> Result<usize, Error> {
@@ -193,13 +204,13 @@ impl Purging<'_, '_> {
         let mut seen: IdSet<Vec<u8>> = IdSet::default();
         for index in (0..dead.list.len()).rev() {
             let is_enough = gone.len() == self.count || !gone.is_empty() && passed >= PASSED_PER_CALL;
-            if is_enough || leaving.len() >= self.count + STALE_PER_CALL {
+            if is_enough || leaving.len() - gone.len() >= STALE_PER_CALL {
                 break;
             }
             let Some(id) = dead.list.at(index) else { break };
             let field = queue_field(id.as_ref());
             let own = dead.map.get(field.as_ref());
-            let is_stored = dead.map.has(id.as_ref());
+            let is_stored = is_message(&dead.map, id.as_ref(), &DEAD_FIELDS);
             if is_stored && queue.is_some_and(|queue| own.as_ref().is_none_or(|own| own.bytes() != queue.bytes())) {
                 passed += 1;
                 continue;
@@ -219,6 +230,10 @@ impl Purging<'_, '_> {
             purged += usize::from(dead.map.delete(id));
             dead.map.delete(queue_field(id).as_ref());
             dead.map.delete(death_field(id).as_ref());
+            // A live message of this id was published after the dead one.
+            if !is_message(&self.places.keys.payloads, id, &FIELDS) {
+                self.once.remove(id);
+            }
         }
         Ok(purged)
     }
@@ -233,46 +248,58 @@ impl Purging<'_, '_> {
     }
 
     /// Every trace of these messages that is left. Returns how many there were.
-    fn forget(&mut self, ids: &[StrRef]) -> usize {
-        for id in ids {
+    fn forget(&mut self, ids: &[OwnedStr]) -> usize {
+        let ids: Vec<StrRef> = ids.iter().map(OwnedStr::as_ref).collect();
+        for id in &ids {
             self.places.keys.delays.remove(*id);
             self.places.keys.expires.remove(*id);
             self.once.remove(*id);
         }
-        forget_fields(&mut self.places.keys.payloads, ids).into_iter().filter(|had_any| *had_any).count()
+        forget_fields(&mut self.places.keys.payloads, &ids).into_iter().filter(|had_any| *had_any).count()
     }
 
     fn forget_empty_queues(&mut self) {
-        for queue in std::mem::take(&mut self.queues) {
-            let Some(short) = self.ns.names.short(&queue).map(OwnedStr::new) else { continue };
-            let has_policy = self.places.keys.queues.get(short.as_ref()).is_some_and(|policy| policy.bytes() != b"{}");
-            if !has_policy && !self.has_messages(&queue) {
-                self.places.keys.queues.delete(short.as_ref());
-            }
+        let mut empty = std::mem::take(&mut self.queues);
+        empty.retain(|queue| self.is_without_policy_and_lists(queue));
+        if empty.is_empty() || !self.leave_out_delayed_and_dead(&mut empty) {
+            return;
+        }
+        for short in empty.iter().filter_map(|queue| self.ns.names.short(queue)) {
+            self.places.keys.queues.delete(OwnedStr::new(short).as_ref());
         }
     }
 
-    /// Whether a queue has messages, or might have: at most `LOOKED_AT` delayed and dead ones are checked.
-    fn has_messages(&mut self, queue: &[u8]) -> bool {
+    fn is_without_policy_and_lists(&mut self, queue: &[u8]) -> bool {
         let keys = &mut self.places.keys;
-        for lists in [&mut keys.pending, &mut keys.processing] {
+        let short = self.ns.names.short(queue).map(OwnedStr::new);
+        let is_empty = |lists: &mut Lists| {
             let list = lists.find(OwnedStr::new(queue)).ok().and_then(|number| lists.get(number));
-            if list.is_none_or(|list| list.len() > 0) {
-                return true;
-            }
-        }
-        let dead = &mut self.places.dead;
+            list.is_some_and(|list| list.len() == 0)
+        };
+        short.and_then(|short| keys.queues.get(short.as_ref())).is_some_and(|policy| policy.bytes() == b"{}")
+            && is_empty(&mut keys.pending)
+            && is_empty(&mut keys.processing)
+    }
+
+    /// Only queues without delayed and dead messages stay in the set. False if there are too many to look at.
+    fn leave_out_delayed_and_dead(&mut self, queues: &mut BTreeSet<Vec<u8>>) -> bool {
+        let (keys, dead) = (&self.places.keys, &mut self.places.dead);
         if keys.delays.len() > LOOKED_AT || dead.list.len() > LOOKED_AT {
-            return true;
+            return false;
         }
-        let is_own = |own: Option<OwnedStr>| own.is_some_and(|own| own.bytes() == queue);
-        let mut is_delayed = false;
+        let mut leave_out = |map: &HashKey, id: OwnedStr| {
+            if let Some(own) = map.get(queue_field(id.as_ref()).as_ref()) {
+                queues.remove(own.bytes());
+            }
+        };
         let _ = keys.delays.between(f64::NEG_INFINITY, f64::INFINITY, |id, _| {
-            is_delayed |= is_own(keys.payloads.get(queue_field(id.as_ref()).as_ref()));
-            Ok::<_, ()>(if is_delayed { Walk::Stop } else { Walk::On })
+            leave_out(&keys.payloads, id);
+            Ok::<_, ()>(Walk::On)
         });
-        let is_dead = (0..dead.list.len())
-            .any(|index| dead.list.at(index).is_some_and(|id| is_own(dead.map.get(queue_field(id.as_ref()).as_ref()))));
-        is_delayed || is_dead
+        for index in 0..dead.list.len() {
+            let Some(id) = dead.list.at(index) else { break };
+            leave_out(&dead.map, id);
+        }
+        true
     }
 }

@@ -15,6 +15,7 @@ use crate::redis::command::{any, Command, Kind, Spec, NAMESPACE};
 use crate::redis::reply::Value;
 use crate::redis::{HashKey, Invocation, ListKey, OwnedStr, StrRef};
 use crate::traffic::{self, EVENTS};
+use crate::whereabouts::distinct;
 
 pub struct Stats;
 
@@ -35,6 +36,7 @@ impl Command for Stats {
         call.notice_reset_of_statistics();
         let now = Now::read();
         let ns = Namespace::of_caller(call, *namespace)?;
+        let (named, _) = distinct(named);
         let named: Vec<OwnedStr> =
             named.iter().map(|queue| ns.queue(*queue).map(|_| OwnedStr::retain(*queue))).collect::<Result<_, _>>()?;
         let (delays, expires, dead) = (ns.delays()?, ns.expires()?, ns.dead_letters()?);
@@ -47,12 +49,13 @@ impl Command for Stats {
         drop((delays, expires, dead));
         let late = |zset: &OwnedStr| call.zset_count(zset.as_ref(), now.exact_ms()).unwrap_or(0) as i64;
         let (due, overdue) = (late(&ns.names.delays), late(&ns.names.expires));
-        let known = if named.is_empty() { Namespace::known_queues(&queues) } else { named };
+        let is_named = !named.is_empty();
+        let known = if is_named { named } else { Namespace::known_queues(&queues) };
         let waiting = waiting::queues_waited_for(&ns);
         let mut lines = Vec::with_capacity(known.len());
         for short in &known {
             let waiting = waiting.get(short.bytes()).copied().unwrap_or(0);
-            lines.push(Line::of(&ns, &queues, &payloads, short.as_ref(), waiting, now)?);
+            lines.push(Line::of(&ns, &queues, &payloads, short.as_ref(), is_named, waiting, now)?);
         }
 
         call.reply_map(7);
@@ -77,8 +80,9 @@ impl Command for Stats {
 
 /// The figures of one queue.
 struct Line {
-    pending: usize,
-    processing: usize,
+    /// None for a list of another type, which must not hide the other queues.
+    pending: Option<usize>,
+    processing: Option<usize>,
     policy: Policy,
     waiting: usize,
     next_age_ms: Option<i64>,
@@ -92,15 +96,19 @@ impl Line {
         queues: &HashKey,
         payloads: &HashKey,
         short: StrRef,
+        is_named: bool,
         waiting: usize,
         now: Now,
     ) -> Result<Self, Error> {
         let queue = ns.names.queue(short.bytes());
         ns.check_pending(queue.bytes())?;
         ns.check_processing(queue.bytes())?;
-        let mut pending = ListKey::open_named(ns.call, &OwnedStr::concat(queue.bytes(), PENDING))?;
-        let processing = ListKey::open_named(ns.call, &OwnedStr::concat(queue.bytes(), PROCESSING))?;
-        let next = pending.len().checked_sub(1).and_then(|last| pending.at(last));
+        let open = |suffix| match ListKey::open_named(ns.call, &OwnedStr::concat(queue.bytes(), suffix)) {
+            Err(Error::KeyWrongType { .. }) if !is_named => Ok(None),
+            list => list.map(Some),
+        };
+        let (mut pending, processing) = (open(PENDING)?, open(PROCESSING)?);
+        let next = pending.as_mut().and_then(|list| list.at(list.len().checked_sub(1)?));
         let next_age_ms = next.and_then(|id| {
             let field = payloads.get(attempts_field(id.as_ref()).as_ref());
             let attempts = field.as_ref().map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()));
@@ -110,8 +118,8 @@ impl Line {
         // A waiting client counts as asking now.
         let asked_at = if waiting > 0 { Some(now.ms()) } else { traffic.asked_at };
         Ok(Line {
-            pending: pending.len(),
-            processing: processing.len(),
+            pending: pending.map(|list| list.len()),
+            processing: processing.map(|list| list.len()),
             policy: Policy::of(queues, short, ns.names.default.as_ref()),
             waiting,
             next_age_ms,
@@ -121,12 +129,13 @@ impl Line {
     }
 
     fn reply(&self, call: &Invocation) {
-        let optional = |ms: Option<i64>| ms.map_or(Value::Nil, Value::Integer);
+        let optional = |number: Option<i64>| number.map_or(Value::Nil, Value::Integer);
+        let length = |len: Option<usize>| optional(len.map(|len| len as i64));
         let policy = self.policy.fields();
         call.reply_map(5 + policy.len() + EVENTS.len());
         call.reply_fields(&[
-            ("pending", Value::Integer(self.pending as i64)),
-            ("processing", Value::Integer(self.processing as i64)),
+            ("pending", length(self.pending)),
+            ("processing", length(self.processing)),
             ("waiting_clients", Value::Integer(self.waiting as i64)),
             ("next_age_ms", optional(self.next_age_ms)),
             ("idle_ms", optional(self.idle_ms)),

@@ -12,7 +12,7 @@ use crate::clock::Now;
 use crate::digits::Digits;
 use crate::error::Error;
 use crate::hash::IdSet;
-use crate::message::{attempts_field, forget_fields, queue_field};
+use crate::message::{attempts_field, forget_fields, is_field_of_message, queue_field, FIELDS};
 use crate::namespace::Namespace;
 use crate::policy::Policy;
 use crate::processing::Processing;
@@ -315,7 +315,7 @@ impl<'c> Request<'c> {
             };
             // Its processing list cannot be looked at: the next call may know more.
             let Some(is_copy) = is_copy else { break };
-            if payload.is_none() || is_copy {
+            if payload.is_none() || is_copy || is_field_of_message(&keys.payloads, id.as_ref(), &FIELDS) {
                 if let Some(list) = keys.pending.get(pending) {
                     list.pop_right();
                 }

@@ -7,10 +7,11 @@
 use crate::args;
 use crate::clock::Now;
 use crate::error::Error;
+use crate::hash::IdSet;
 use crate::message::Working;
 use crate::record::ParseError;
 use crate::redis::command::{key, key_or_none, optional, required, Command, KeyUse, Kind, Spec};
-use crate::redis::list::{LremSide, MayBeThere, Place};
+use crate::redis::list::{LremSide, MayBeThere, Place, Sought};
 use crate::redis::{server, HashKey, Invocation, ListKey, OwnedStr, StrRef};
 use crate::settings;
 use crate::stats::{self, Counter};
@@ -109,7 +110,7 @@ impl Quarantine<'_> {
         // Queue and map hold the same ids, unless records have expired. An expired record that the server has not removed
         // yet is invisible, but it is replaced, and then the number of fields stays the same.
         let fields = self.map.len();
-        let in_step = self.queue.len() == fields;
+        let in_step = self.queue.len() == fields && self.every_field_is_a_record();
         self.map.set(id, record);
         let may_be_there = match (self.map.len() == fields, in_step) {
             (true, _) => MayBeThere::Anywhere,
@@ -117,6 +118,12 @@ impl Quarantine<'_> {
             (false, false) => MayBeThere::NearTheEnds,
         };
         self.queue.push_left_once(id, may_be_there);
+    }
+
+    /// False where a field may have expired and not be removed yet: it counts in `len`, and Valkey 9, which does not say
+    /// whether there are any, does not delete it.
+    fn every_field_is_a_record(&self) -> bool {
+        !server().field_expiry || self.map.none_has_expired(Now::read().ms())
     }
 
     /// Oldest first, ids whose record has expired leave the queue too.
@@ -146,7 +153,7 @@ impl Quarantine<'_> {
         // was removed; those that have expired and are not removed yet are found among the newest only.
         let looks = match self.queue.len() > self.map.len() {
             true => usize::MAX,
-            false if server().field_expiry && !self.map.none_has_expired(Now::read().ms()) => EXPIRED_LOOKS,
+            false if !self.every_field_is_a_record() => EXPIRED_LOOKS,
             false => 0,
         };
         let holes = self.holes_before(max_count, looks);
@@ -175,14 +182,19 @@ impl Quarantine<'_> {
     }
 
     fn cut_to(&mut self, len: usize) {
+        // Only where ids without record are in the queue can an id be there twice.
+        let may_be_twice = self.queue.len() > self.map.len() || !self.every_field_is_a_record();
+        let mut cut = Vec::new();
         while self.queue.len() > len {
-            let Some(oldest) = self.queue.pop_right() else { return };
-            // Only where ids without record are in the queue can an id be there twice.
-            let is_newer = self.queue.len() > self.map.len() && self.queue.last_place_of(oldest.as_ref()).is_some();
-            if !is_newer {
-                self.map.delete(oldest.as_ref());
-            }
-            stats::add(Counter::Trimmed, 1);
+            let Some(oldest) = self.queue.pop_right() else { break };
+            cut.push(oldest);
         }
+        let ids: Vec<StrRef> = cut.iter().map(OwnedStr::as_ref).collect();
+        let newer = if may_be_twice { self.queue.every_place_of(&Sought::of(&ids)) } else { Vec::new() };
+        let newer: IdSet<&[u8]> = newer.iter().map(|(number, _)| ids[*number].bytes()).collect();
+        for id in ids.iter().filter(|id| !newer.contains(id.bytes())) {
+            self.map.delete(*id);
+        }
+        stats::add(Counter::Trimmed, ids.len());
     }
 }
