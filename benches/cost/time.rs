@@ -24,14 +24,13 @@ pub fn measure(quick: bool) {
     let mut waiting = Table::new("waiting", "setting,waiting clients", "p50_ms,p99_ms");
     let mut calls = Table::new("calls", "setting,call,system", "server_cpu_us");
     let mut jobs = Table::new("jobs", "setting,system", "publish_cpu_us,job_cpu_us,memory_bytes,wire_bytes,aof_bytes");
+    // Before this process is bound to one of them.
+    let cores = std::thread::available_parallelism().map_or(0, usize::from);
     for setting in [AOF, NO_AOF] {
         let mut lab = Lab::start(setting);
         if setting == AOF {
             let server = format!("Redis {}", lab.server.info("server")["redis_version"]);
-            write_facts(&[
-                ("server", server),
-                ("machine", format!("{} cores", std::thread::available_parallelism().map_or(0, usize::from))),
-            ]);
+            write_facts(&[("server", server), ("machine", format!("{cores} cores"))]);
         }
         all_lives(&mut lab, setting, rounds, if quick { 4000 } else { 20_000 }, &mut lives);
         all_calls(&mut lab, setting, rounds, &mut calls);
