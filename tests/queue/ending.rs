@@ -558,3 +558,25 @@ fn a_wrong_namespace_shows_nothing_and_ends_nothing() {
         }
     }
 }
+
+#[test]
+fn a_purge_that_cannot_see_who_holds_a_message_leaves_it_alone() {
+    let server = Server::start();
+    let mut con = server.con();
+    for (copy, purge) in [
+        (["LPUSH", PENDING, "a"].as_slice(), "RMQ.PURGE app PENDING orders"),
+        (&["ZADD", DELAYS, "5", "a"], "RMQ.PURGE app DELAYED"),
+    ] {
+        ok!(con, "FLUSHALL");
+        let held = take_new(&mut con, "a");
+        ok!(con, copy[0], &copy[1..]);
+        ok!(con, "RENAME", WORK, "away");
+        ok!(con, "SET", WORK, "not a list");
+        let before = Snapshot::of(&mut con);
+        let reply = say(&mut con, purge);
+        assert!(reply.starts_with("WRONGTYPE "), "{purge}: {reply}");
+        before.assert_unchanged(&mut con);
+        ok!(con, "RENAME", "away", WORK);
+        assert_eq!(ack(&mut con, &held), 1);
+    }
+}

@@ -1,7 +1,8 @@
 //! RMQ.PURGE namespace [COUNT n] PENDING queue | DELAYED [queue] | DEAD [queue]
 //!
 //! Removes pending, delayed or dead messages with their payloads, oldest first. Replies with how many: call it again until
-//! that is 0 (which a very long row of ids without message gives, too). A queue without messages and without a policy is removed from `<ns>:queues`.
+//! that is 0 (which a very long row of ids without message gives, too). A queue without messages and without a policy is
+//! removed from `<ns>:queues`.
 
 use std::collections::BTreeSet;
 
