@@ -1079,7 +1079,9 @@ impl Model {
                 let own = self.field(&keys.payloads, &queue_field(&id)).filter(|own| keys.short(own).is_some());
                 let own = own.map(|own| processing_of(own)).unwrap_or_default();
                 let is_leased = has_lease && self.list(&own).contains(&id);
-                let Some(payload) = payload.filter(|_| !is_leased && !taken.iter().any(|other| other.0 == id)) else {
+                let is_copy = is_leased || taken.iter().any(|other| other.0 == id);
+                let is_message = self.is_live(&keys, &id);
+                let Some(payload) = payload.filter(|_| is_message && !is_copy) else {
                     if self.field(&keys.payloads, &id).is_none() {
                         self.forget_fields(&keys.payloads, &id);
                     }

@@ -106,6 +106,20 @@ impl Model {
         checks
     }
 
+    /// Whether this is the id of a message, and no field of one.
+    fn is_message(&self, map: &[u8], id: &[u8], fields: &[&[u8]]) -> bool {
+        let is_field = owner_of(id, fields).is_some_and(|owner| self.field(map, owner).is_some());
+        self.field(map, id).is_some() && !is_field
+    }
+
+    pub(super) fn is_live(&self, keys: &Keys, id: &[u8]) -> bool {
+        self.is_message(&keys.payloads, id, &FIELDS)
+    }
+
+    fn is_letter(&self, keys: &Keys, id: &[u8]) -> bool {
+        self.is_message(&keys.dlq_map, id, &DEAD_FIELDS)
+    }
+
     /// The full names of the queues that the namespace knows.
     fn known_queues(&self, keys: &Keys) -> BTreeSet<Bytes> {
         match self.state.get(&keys.queues) {
@@ -136,7 +150,7 @@ impl Model {
         };
         let is_leased = traces.deadline.is_some_and(|deadline| deadline > step.now);
         traces.state = match &traces {
-            _ if self.field(&keys.payloads, id).is_none() => self.field(&keys.dlq_map, id).map(|_| DEAD),
+            _ if !self.is_live(keys, id) => self.is_letter(keys, id).then_some(DEAD),
             found if !found.processing.is_empty() && is_leased => Some(PROCESSING),
             found if !found.pending.is_empty() => Some(PENDING),
             found if found.due.is_some() => Some(DELAYED),
@@ -146,21 +160,22 @@ impl Model {
         traces
     }
 
-    /// Looks for each id in the lists of its own queue, and for a message that is nowhere in all known ones.
+    /// Looks for each id in the lists of its own queue, and for a message that is nowhere in all known ones, of which those
+    /// of another type are passed over.
     fn find_messages(&self, step: &Step, keys: &Keys, ids: &[&Bytes]) -> Result<Vec<Traces>, Outcome> {
         let mut checks = self.checks();
         let mut found = Vec::new();
         for id in ids {
             let own = self.field(&keys.payloads, &queue_field(id)).filter(|own| keys.short(own).is_some());
             let mut queues: BTreeSet<Bytes> = own.into_iter().cloned().collect();
+            for queue in &queues {
+                checks.key(&pending_of(queue), Kind::List);
+                checks.key(&processing_of(queue), Kind::List);
+            }
             let mut traces = self.traces(step, keys, id, &queues);
             if traces.state == Some(LOST) {
                 queues.extend(self.known_queues(keys));
                 traces = self.traces(step, keys, id, &queues);
-            }
-            for queue in &queues {
-                checks.key(&pending_of(queue), Kind::List);
-                checks.key(&processing_of(queue), Kind::List);
             }
             found.push(traces);
         }
@@ -191,13 +206,16 @@ impl Model {
         let keys = Keys::of(words[0]);
         let mut checks = self.checks_of(&keys);
         words[1..].iter().for_each(|short| checks.holds(keys.short(&keys.queue(short)).is_some()));
-        let queues: Vec<Bytes> = match &words[1..] {
-            [] => self.known_queues(&keys).into_iter().collect(),
-            named => named.iter().map(|short| keys.queue(short)).collect(),
-        };
-        for queue in &queues {
-            checks.key(&pending_of(queue), Kind::List);
-            checks.key(&processing_of(queue), Kind::List);
+        let mut queues: Vec<Bytes> = Vec::new();
+        for queue in words[1..].iter().map(|short| keys.queue(short)) {
+            checks.key(&pending_of(&queue), Kind::List);
+            checks.key(&processing_of(&queue), Kind::List);
+            if !queues.contains(&queue) {
+                queues.push(queue);
+            }
+        }
+        if queues.is_empty() {
+            queues.extend(self.known_queues(&keys));
         }
         checks.passed()?;
         let len = |ids: Vec<Bytes>| Figure::Is(ids.len() as i64);
@@ -236,9 +254,13 @@ impl Model {
             let policy = self.policy_of(&keys, &short);
             let (backoff_first, backoff_max) = policy.backoff.expect("the built-in one at least");
             let count = |event| Figure::Is(self.counts.get(&(queue.clone(), event)).copied().unwrap_or(0));
+            let len = |list: Bytes| match self.fits(&list, Kind::List) {
+                true => Figure::Is(self.list(&list).len() as i64),
+                false => Figure::Nil,
+            };
             let figures = [
-                ("pending", Figure::Is(self.list(&pending_of(queue)).len() as i64)),
-                ("processing", Figure::Is(self.list(&processing_of(queue)).len() as i64)),
+                ("pending", len(pending_of(queue))),
+                ("processing", len(processing_of(queue))),
                 ("waiting_clients", Figure::Is(0)),
                 ("next_age_ms", next.map_or(Figure::Nil, age)),
                 ("idle_ms", idle),
@@ -284,12 +306,17 @@ impl Model {
             queue.as_ref().is_none_or(|queue| self.field(map, &queue_field(id)).is_some_and(|own| own == queue))
         };
         let page = |ids: Vec<Bytes>, map: &[u8]| -> Vec<Bytes> {
-            ids.into_iter().filter(|id| is_of(map, id)).skip(skip).take(most).collect()
+            let fields = if *map == keys.dlq_map { DEAD_FIELDS } else { FIELDS };
+            let is_meant = |id: &Bytes| self.is_message(map, id, &fields) && is_of(map, id);
+            ids.into_iter().filter(is_meant).skip(skip).take(most).collect()
         };
         let as_one = |ids: Vec<Bytes>, state: &'static str| -> Vec<(Bytes, Option<&'static str>)> {
             ids.into_iter().map(|id| (id, Some(state))).collect()
         };
-        let in_list = || self.list(&list).iter().rev().skip(skip).take(most).cloned().collect::<Vec<_>>();
+        let in_list = || {
+            let ids = self.list(&list).iter().rev().filter(|id| self.is_live(&keys, id));
+            ids.skip(skip).take(most).cloned().collect::<Vec<_>>()
+        };
         let rows = match &state[..] {
             b"PENDING" => as_one(in_list(), PENDING),
             b"PROCESSING" => as_one(in_list(), PROCESSING),
@@ -466,7 +493,7 @@ impl Model {
             while met < most {
                 let Some(id) = left.pop() else { break };
                 // A copy of what somebody works on goes, the message stays.
-                if !self.is_held(&keys, &id) && self.field(map, &id).is_some() {
+                if !self.is_held(&keys, &id) && self.is_live(&keys, &id) {
                     met += 1;
                     gone.push(id);
                 }
@@ -475,17 +502,20 @@ impl Model {
         } else if is("DELAYED") {
             let is_meant = |id: &Bytes| queue.is_none() || own(self, id) == queue;
             let all = self.up_to(&keys.delays, f64::INFINITY).into_iter();
-            for id in all.filter(is_meant).take(most).collect::<Vec<_>>() {
+            for id in all.filter(is_meant).collect::<Vec<_>>() {
+                if gone.len() == most {
+                    break;
+                }
                 emptied.extend(own(self, &id));
                 self.zset_mut(&keys.delays).remove(&id);
-                if !self.is_held(&keys, &id) && self.field(map, &id).is_some() {
+                if !self.is_held(&keys, &id) && self.is_live(&keys, &id) {
                     gone.push(id);
                 }
             }
         } else {
             let mut left = Vec::new();
             for id in self.list(&keys.dlq).to_vec().into_iter().rev() {
-                let is_stored = self.field(map, &id).is_some();
+                let is_stored = self.is_letter(&keys, &id);
                 if gone.len() == most || is_stored && queue.is_some() && own(self, &id) != queue {
                     left.insert(0, id);
                     continue;
@@ -497,7 +527,12 @@ impl Model {
         }
         for id in &gone {
             match is("DEAD") {
-                true => self.forget_letter(&keys, id),
+                true => {
+                    self.forget_letter(&keys, id);
+                    if !self.is_live(&keys, id) {
+                        self.zset_mut(&keys.once).remove(id);
+                    }
+                }
                 false => {
                     for zset in [&keys.delays, &keys.expires, &keys.once] {
                         self.zset_mut(zset).remove(id);
@@ -579,7 +614,7 @@ impl Model {
         for name in self.stored(&keys.dlq_map, &DEAD_FIELDS) {
             let places = self.list(&keys.dlq).iter().filter(|id| **id == name).count();
             let fault = match places {
-                _ if self.is_field(&keys.dlq_map, &name, &DEAD_FIELDS) => "orphan_fields",
+                0 if self.is_field(&keys.dlq_map, &name, &DEAD_FIELDS) => "orphan_fields",
                 0 => "lost",
                 1 => continue,
                 _ => "in_two_places",
@@ -587,7 +622,9 @@ impl Model {
             faults.push((fault, owner_of(&name, &DEAD_FIELDS).unwrap_or(&name).to_vec()));
         }
         let mut without = |kind: &'static str, ids: &[Bytes], map: &[u8]| {
-            faults.extend(ids.iter().filter(|id| self.field(map, id).is_none()).map(|id| (kind, id.clone())));
+            let fields = if *map == keys.dlq_map { DEAD_FIELDS } else { FIELDS };
+            let is_stale = |id: &&Bytes| !self.is_message(map, id, &fields);
+            faults.extend(ids.iter().filter(is_stale).map(|id| (kind, id.clone())));
         };
         for queue in self.known_queues(keys) {
             without("pending_without_payload", self.list(&pending_of(&queue)), &keys.payloads);
@@ -665,7 +702,7 @@ impl Model {
         }
         for id in self.stored(&keys.dlq_map, &DEAD_FIELDS) {
             let stays = self.field(&keys.dlq_map, &id) == after.field(&keys.dlq_map, &id);
-            if !stays && !self.is_field(&keys.dlq_map, &id, &DEAD_FIELDS) {
+            if !stays && (self.list(&keys.dlq).contains(&id) || !self.is_field(&keys.dlq_map, &id, &DEAD_FIELDS)) {
                 wrong!("the dead letter {} was changed", id.escape_ascii());
             }
         }
@@ -683,7 +720,7 @@ impl Model {
         let has_payloads = self.state.contains_key(&keys.payloads);
         // Ids without message.
         if has_payloads {
-            let is_stored = |id: &Bytes| self.field(&keys.payloads, id).is_some();
+            let is_stored = |id: &Bytes| self.is_live(keys, id);
             for queue in self.known_queues(keys) {
                 for list in [pending_of(&queue), processing_of(&queue)] {
                     let stale = self.list(&list).iter().filter(|id| !is_stored(id)).cloned();
@@ -692,8 +729,7 @@ impl Model {
             }
             for zset in [&keys.delays, &keys.expires] {
                 let all = self.up_to(zset, f64::INFINITY);
-                for id in all.iter().filter(|id| self.field(&keys.payloads, id).is_none()).cloned().collect::<Vec<_>>()
-                {
+                for id in all.iter().filter(|id| !self.is_live(keys, id)).cloned().collect::<Vec<_>>() {
                     self.zset_mut(zset).remove(&id);
                 }
             }
@@ -814,17 +850,18 @@ impl Model {
         for (index, id) in before.iter().enumerate() {
             // A second death is at the left of the first.
             let is_second = before[..index].contains(id);
-            let is_letter = !self.is_field(&keys.dlq_map, id, &DEAD_FIELDS);
-            let is_stored = self.field(&keys.dlq_map, id).is_some();
-            if is_stored && !(is_second && is_letter && self.stored(&keys.dlq_map, &DEAD_FIELDS).contains(id)) {
+            if self.is_letter(keys, id) && !is_second {
                 letters.push(id.clone());
             }
         }
         let mut lost = Vec::new();
         for name in self.stored(&keys.dlq_map, &DEAD_FIELDS) {
+            if before.contains(&name) {
+                continue;
+            }
             if self.is_field(&keys.dlq_map, &name, &DEAD_FIELDS) {
                 self.hash_mut(&keys.dlq_map).remove(&name);
-            } else if !before.contains(&name) {
+            } else {
                 lost.push(name);
             }
         }
