@@ -66,9 +66,9 @@ impl DeadLetters<'_> {
         found.into_iter().map(|(index, place)| (place, OwnedStr::retain(ids[index]))).collect()
     }
 
-    /// Whether this id is that far from the right end, counted from 1.
-    pub fn is_at_distance(&mut self, distance: usize, id: &[u8]) -> bool {
-        let index = self.list.len().checked_sub(distance);
+    /// Whether this id is that far from the right end, counted from 1, and others are behind it.
+    pub fn goes_on_behind(&mut self, distance: usize, id: &[u8]) -> bool {
+        let index = self.list.len().checked_sub(distance).filter(|index| *index > 0);
         index.and_then(|index| self.list.at(index)).is_some_and(|found| found.bytes() == id)
     }
 

@@ -184,7 +184,7 @@ impl Search<'_, '_> {
         // Where to go on is kept for each queue named.
         let walk = OwnedStr::concat(dead.list.name().bytes(), only.map_or(b"", |queue| queue.bytes()));
         let start = match resume::get(self.ns.call, walk.as_ref()) {
-            Some((distance, id)) if dead.is_at_distance(distance as usize, &id) => distance as usize,
+            Some((distance, id)) if dead.goes_on_behind(distance as usize, &id) => distance as usize,
             _ => 0,
         };
         let (mut distance, mut last_that_stays) = (start, Vec::new());
