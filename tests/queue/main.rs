@@ -6,12 +6,12 @@ mod common;
 mod calls;
 
 mod bad_input;
-mod bounded;
 mod clock;
 mod dead_letters;
 mod ending;
 mod faults;
 mod looking;
+mod many_at_once;
 mod namespace;
 mod policy;
 mod publish;
