@@ -3,6 +3,9 @@
 use crate::clock::{Now, LATEST_MS};
 use crate::error::Error;
 
+/// A million messages with their payloads.
+pub const MOST_ARGUMENTS: usize = 2_000_010;
+
 /// The longest lease, claim or wait, in ms. About 31 years: no overflow, but surely a typo.
 pub const LONGEST_MS: i64 = 1_000_000_000_000;
 

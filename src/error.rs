@@ -7,6 +7,7 @@ use crate::redis::log::printable;
 #[derive(Debug, PartialEq)]
 pub enum Error {
     WrongArity,
+    TooManyArguments,
     WrongType {
         argument: &'static str,
         expected: &'static str,
@@ -80,6 +81,7 @@ impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Error::WrongArity => write!(f, "ERR wrong number of arguments"),
+            Error::TooManyArguments => write!(f, "ERR a call can have at most {} arguments", crate::args::MOST_ARGUMENTS),
             Error::WrongType { argument, expected } => {
                 write!(f, "WRONGTYPE {argument} must be a {expected}")
             }

@@ -12,7 +12,7 @@ use crate::error::Error;
 use crate::hash::IdMap;
 use crate::lists::{PENDING, PROCESSING};
 use crate::redis::acl::{Access, User};
-use crate::redis::{server, HashKey, Invocation, ListKey, OwnedStr, StrRef, ZsetKey};
+use crate::redis::{effects, server, HashKey, Invocation, ListKey, OwnedStr, StrRef, ZsetKey};
 use crate::slot::{hash_tag, slot};
 
 /// The names of a namespace's keys.
@@ -45,11 +45,14 @@ pub struct QueueNames {
 /// Limits of the cache, namespaces and queues together: a few MB. Longer names are not cached.
 const KNOWN_MAX: usize = 4096;
 const LONGEST_KNOWN: usize = 256;
+const STRINGS_MAX: usize = 1_000_000;
 
 thread_local! {
     /// Names are made once. Never dropped: at the end of the process the server's strings are gone already.
     static KNOWN: ManuallyDrop<RefCell<IdMap<Vec<u8>, Rc<Names>>>> = ManuallyDrop::default();
     static KNOWN_COUNT: Cell<usize> = const { Cell::new(0) };
+    /// How many strings had been sent when the cache was last empty.
+    static KNOWN_SINCE: Cell<usize> = const { Cell::new(0) };
 }
 
 impl Names {
@@ -58,9 +61,11 @@ impl Names {
             return Rc::new(Names::make(namespace));
         }
         KNOWN.with(|known| {
-            if KNOWN_COUNT.get() >= KNOWN_MAX {
+            // A name that is used for too long may get more references than the server can count.
+            if KNOWN_COUNT.get() >= KNOWN_MAX || effects::strings_sent() - KNOWN_SINCE.get() >= STRINGS_MAX {
                 known.borrow_mut().clear();
                 KNOWN_COUNT.set(0);
+                KNOWN_SINCE.set(effects::strings_sent());
             }
             if let Some(names) = known.borrow().get(namespace) {
                 return Rc::clone(names);

@@ -98,7 +98,8 @@ impl<'a, 'c> Processing<'a, 'c> {
         }
         let in_order = found.len();
         let mut wanted = Wanted::new(ids.iter().map(|id| id.bytes()).enumerate().skip(in_order));
-        let each_once = wanted.each_once();
+        // One that is wanted again must not be found at the same place again.
+        let each_once = wanted.each_once() && !ids[..in_order].iter().any(|id| wanted.contains(id.bytes()));
         let rest = (0..len - in_order).rev();
         let end = self.gather(rest, LremSide::Tail, PATIENCE, &mut wanted, &mut found).unwrap_or(0);
         if len > DEADLINE_SEARCH_MIN_LEN && each_once {

@@ -2,6 +2,7 @@
 //! a key handle queues its effect here; effects of one key and command are batched, and all are sent when the call ends.
 
 use std::ffi::{c_int, c_longlong, CStr};
+use std::sync::atomic::{AtomicUsize, Ordering};
 
 use redis_module::raw;
 use smallvec::SmallVec;
@@ -69,6 +70,13 @@ pub(super) struct Effect {
     words: SmallVec<[OwnedStr; 4]>,
 }
 
+static STRINGS_SENT: AtomicUsize = AtomicUsize::new(0);
+
+/// How many strings were sent since the start. Until the end of a script or transaction the server holds a reference to each.
+pub fn strings_sent() -> usize {
+    STRINGS_SENT.load(Ordering::Relaxed)
+}
+
 #[derive(Default)]
 pub(super) struct Effects {
     queue: SmallVec<[Effect; 4]>,
@@ -97,6 +105,8 @@ impl Effects {
 
     /// Hands everything to the server, which sends it as one transaction when the command ends.
     pub(super) fn send(&mut self, ctx: *mut raw::RedisModuleCtx) {
+        let strings = self.queue.iter().map(|effect| 1 + effect.words.len()).sum::<usize>();
+        STRINGS_SENT.fetch_add(strings, Ordering::Relaxed);
         for effect in self.queue.drain(..) {
             effect.send(ctx);
         }

@@ -37,6 +37,7 @@ pub unsafe extern "C" fn handler<C: Command>(
     }
     // The server has checked the number of arguments against the table.
     let result = guarded(|| {
+        call.check_number_of_arguments()?;
         call.check_distinct_keys()?;
         C::run(&call)
     });

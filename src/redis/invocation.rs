@@ -14,6 +14,7 @@ use super::effects::{Effects, Plain};
 use super::key::KeyEvents;
 use super::plain::Deferred;
 use super::{log, OwnedStr, StrRef};
+use crate::args::MOST_ARGUMENTS;
 use crate::error::Error;
 use crate::hash::IdSet;
 
@@ -103,6 +104,15 @@ impl<'c> Invocation<'c> {
         debug_assert_eq!(N, self.keys.len(), "a command takes the keys that its description names");
         let (names, rest) = self.args().split_at_checked(N).ok_or(Error::WrongArity)?;
         Ok((std::array::from_fn(|index| KeyArg { name: names[index], role: self.keys[index].name }), rest))
+    }
+
+    /// The effects of a call hold references to strings, some of them one for each message, and Redis 8.6 aborts where a
+    /// string has 8,388,606 of them.
+    pub(super) fn check_number_of_arguments(&self) -> Result<(), Error> {
+        match self.args().len() <= MOST_ARGUMENTS {
+            true => Ok(()),
+            false => Err(Error::TooManyArguments),
+        }
     }
 
     /// No two keys are the same: each is used as another type.

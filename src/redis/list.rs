@@ -204,6 +204,10 @@ impl ListKey<'_> {
         /// How far from the right end a replica walks for each of several elements.
         const SHORT_WALK: usize = 128;
         found.sort_unstable_by_key(|(place, _)| Reverse(place.index));
+        // A place that is named twice is removed once, and not its neighbour.
+        let mut last = None;
+        let is_new = |(place, _): &&(Place, StrRef)| last.replace(place.index) != Some(place.index);
+        let found: SmallVec<[(Place, StrRef); 4]> = found.iter().filter(is_new).copied().collect();
         let len = self.len();
         let ascending: SmallVec<[usize; 4]> = found.iter().rev().map(|(place, _)| place.index).collect();
         let removed = self.remove_at(&ascending);

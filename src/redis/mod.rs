@@ -8,7 +8,7 @@ mod api;
 pub mod blocking;
 pub mod command;
 mod config;
-mod effects;
+pub mod effects;
 mod entry;
 mod hash;
 mod info;

@@ -341,3 +341,45 @@ fn of_an_id_that_is_in_the_list_several_times_one_is_removed() {
         assert_eq!(after, list);
     }
 }
+
+#[test]
+fn an_id_that_is_named_twice_takes_no_neighbour_with_it_in_a_long_list() {
+    const COUNT: usize = 1100;
+    let server = Server::start();
+    let replica = Replica::of(&server);
+    let mut con = server.con();
+    for n in 0..COUNT {
+        ok!(con, "LPUSH", WORK, format!("i{n}"));
+        ok!(con, "ZADD", DUE, 1_000_000 + n, format!("i{n}"));
+    }
+    // The oldest, in the order in which they were taken, and one of them again.
+    for again in [7, 8, 9] {
+        ok!(
+            con,
+            "RMQ.COMPLETE",
+            MAP,
+            WORK,
+            DUE,
+            "i0",
+            "i1",
+            "i2",
+            "i3",
+            "i4",
+            "i5",
+            "i6",
+            "i7",
+            "i8",
+            "i9",
+            format!("i{again}")
+        );
+        let left: Vec<String> = ask!(con, "LRANGE", WORK, 0, -1);
+        assert_eq!(left.len(), COUNT - 10, "i{again} twice");
+        assert_eq!(left[left.len() - 1], "i10");
+        replica.wait_synced();
+        assert_eq!(replica.digest(), server.digest());
+        for n in (0..10).rev() {
+            ok!(con, "RPUSH", WORK, format!("i{n}"));
+            ok!(con, "ZADD", DUE, 1_000_000 + n, format!("i{n}"));
+        }
+    }
+}

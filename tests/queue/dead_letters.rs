@@ -206,3 +206,20 @@ fn a_second_death_keeps_nothing_of_the_first() {
     assert_eq!(nack(&mut con, &delivery, "DEAD"), "DEAD");
     assert!(!Snapshot::of(&mut con).hash(DLQ_DATA).contains_key("a:queue"), "it died in another queue than orders");
 }
+
+#[test]
+fn redrives_of_one_queue_reach_all_its_letters_call_by_call_behind_many_of_another() {
+    let server = Server::start();
+    let mut con = server.con();
+    for (queue, count) in [("a", 1500), ("b", 20)] {
+        let ids: Vec<String> = (0..count).map(|n| format!("{queue}{n}")).collect();
+        let fields = |id: &String| [id.clone(), "p".into(), format!("{id}:queue"), format!("app:{queue}")];
+        ok!(con, "HSET", DLQ_DATA, ids.iter().flat_map(fields).collect::<Vec<_>>());
+        ok!(con, "LPUSH", DLQ, ids);
+    }
+    let mut redriven = Vec::new();
+    for _ in 0..5 {
+        redriven.push(items(ok!(con, "RMQ.REDRIVE", "app", "COUNT", 5, "QUEUE", "b")).len());
+    }
+    assert_eq!(redriven, [0, 5, 5, 5, 5]);
+}

@@ -274,3 +274,18 @@ fn names_that_clients_send_do_not_fill_the_memory() {
     let grown = server.used_memory().saturating_sub(before);
     assert!(grown < 24 << 20, "{grown} bytes");
 }
+
+/// Redis 8.6 aborts where a string has more references than it can count, and each message of a call may hold one.
+#[test]
+fn a_call_with_millions_of_messages_is_refused() {
+    let server = Server::start();
+    let mut con = server.con();
+    let before = Snapshot::of(&mut con);
+    let mut raw = Raw::connect(&server);
+    let words = 2 * 1_000_010;
+    let mut bytes = format!("*{}\r\n$11\r\nRMQ.PUBLISH\r\n$3\r\napp\r\n$2\r\nTO\r\n$6\r\norders\r\n", 4 + words);
+    bytes += &"$1\r\n*\r\n".repeat(words);
+    raw.send_bytes(bytes.as_bytes());
+    assert_eq!(raw.read(), Reply::Error("ERR a call can have at most 2000010 arguments".into()));
+    before.assert_unchanged(&mut con);
+}

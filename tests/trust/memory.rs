@@ -126,7 +126,7 @@ fn look_and_mend(con: &mut Connection, block: usize) {
     ok!(con, "RMQ.PUBLISH", &ns, "TO", "q", "last", "payload");
     assert!(cmd!(con, "RMQ.CANCEL", &ns, "IDS", "last").is_err());
     assert!(cmd!(con, "RMQ.RESCHEDULE", &ns, 5, "IDS", "last").is_err());
-    assert!(cmd!(con, "RMQ.STATS", &ns).is_err());
+    assert!(cmd!(con, "RMQ.STATS", &ns, "q").is_err());
     ok!(con, "DEL", key("q:processing"));
     assert_eq!(strings(ok!(con, "RMQ.CANCEL", &ns, "IDS", "last")), ["pending"]);
 }

@@ -183,11 +183,11 @@ impl Search<'_, '_> {
         let mut passed = 0;
         // Where to go on is kept for each queue named.
         let walk = OwnedStr::concat(dead.list.name().bytes(), only.map_or(b"", |queue| queue.bytes()));
-        let start = match resume::get(self.ns.call, walk.as_ref()) {
-            Some((distance, id)) if dead.goes_on_behind(distance as usize, &id) => distance as usize,
-            _ => 0,
+        let (start, mut last_that_stays) = match resume::get(self.ns.call, walk.as_ref()) {
+            Some((distance, id)) if dead.goes_on_behind(distance as usize, &id) => (distance as usize, id),
+            _ => (0, Vec::new()),
         };
-        let (mut distance, mut last_that_stays) = (start, Vec::new());
+        let mut distance = start;
         while letters.len() < count && passed < PASSED_PER_CALL {
             let Some(index) = dead.list.len().checked_sub(distance + 1) else { break };
             let Some(id) = dead.list.at(index) else { break };
@@ -212,7 +212,8 @@ impl Search<'_, '_> {
                 }
             }
         }
-        let stopped_at = (passed >= PASSED_PER_CALL).then_some(((distance - leaving.len()) as f64, last_that_stays));
+        let is_half_way = passed >= PASSED_PER_CALL || start > 0 && letters.len() == count;
+        let stopped_at = is_half_way.then_some(((distance - leaving.len()) as f64, last_that_stays));
         resume::set(self.ns.call, walk.as_ref(), stopped_at);
         Ok((letters, leaving))
     }
