@@ -173,18 +173,21 @@ fn redrive_wakes_who_waits_and_is_limited_to_a_batch() {
     assert_eq!(list(&mut con, DLQ), ["d"]);
 }
 
+/// Dead letters of a queue by plain commands, the first the oldest.
+fn plant(con: &mut Connection, queue: &str, count: usize) {
+    let ids: Vec<String> = (0..count).map(|n| format!("{queue}{n}")).collect();
+    let fields = |id: &String| [id.clone(), "p".into(), format!("{id}:queue"), format!("app:{queue}")];
+    ok!(con, "HSET", DLQ_DATA, ids.iter().flat_map(fields).collect::<Vec<_>>());
+    ok!(con, "LPUSH", DLQ, ids);
+}
+
 #[test]
 fn a_redrive_takes_the_oldest_although_an_earlier_one_stopped_half_way() {
     let server = Server::start();
     let mut con = server.con();
-    // Oldest first: letters of another queue than the one asked for, more than one call passes.
-    let letters = [("a", 1200), ("b", 1500)];
-    for (queue, count) in letters {
-        let ids: Vec<String> = (0..count).map(|n| format!("{queue}{n}")).collect();
-        let fields = |id: &String| [id.clone(), "p".into(), format!("{id}:queue"), format!("app:{queue}")];
-        ok!(con, "HSET", DLQ_DATA, ids.iter().flat_map(fields).collect::<Vec<_>>());
-        ok!(con, "LPUSH", DLQ, ids);
-    }
+    // More of another queue than one call passes.
+    plant(&mut con, "a", 1200);
+    plant(&mut con, "b", 1500);
     steps(
         &mut con,
         &[
@@ -211,12 +214,8 @@ fn a_second_death_keeps_nothing_of_the_first() {
 fn redrives_of_one_queue_reach_all_its_letters_call_by_call_behind_many_of_another() {
     let server = Server::start();
     let mut con = server.con();
-    for (queue, count) in [("a", 1500), ("b", 20)] {
-        let ids: Vec<String> = (0..count).map(|n| format!("{queue}{n}")).collect();
-        let fields = |id: &String| [id.clone(), "p".into(), format!("{id}:queue"), format!("app:{queue}")];
-        ok!(con, "HSET", DLQ_DATA, ids.iter().flat_map(fields).collect::<Vec<_>>());
-        ok!(con, "LPUSH", DLQ, ids);
-    }
+    plant(&mut con, "a", 1500);
+    plant(&mut con, "b", 20);
     let mut redriven = Vec::new();
     for _ in 0..5 {
         redriven.push(items(ok!(con, "RMQ.REDRIVE", "app", "COUNT", 5, "QUEUE", "b")).len());
