@@ -168,11 +168,11 @@ impl<'c> Whereabouts<'c> {
         let mut are_held = vec![false; ids.len()];
         for (queue, numbers) in by_queue {
             let list = self.keys.processing.find(OwnedStr::new(&queue))?;
-            // Whether they are held cannot be found out.
-            if !self.keys.processing.is_usable(list) {
-                return Err(self.keys.processing.why_unusable(list));
-            }
-            let Some(list) = self.keys.processing.get(list) else { continue };
+            let Some(list) = self.keys.processing.get(list) else {
+                // It cannot be found out, so nothing of them is removed.
+                numbers.iter().for_each(|number| are_held[*number] = true);
+                continue;
+            };
             let of_queue: Vec<StrRef> = numbers.iter().map(|number| ids[*number]).collect();
             // A list has one occurrence of each for all its copies.
             let (of_queue, of_each) = distinct(&of_queue);

@@ -651,7 +651,14 @@ fn fuzz(settings: &[(&str, &str)], mut rng: Rng) {
     let mut fuzzer = Fuzzer { rng: rng.fork() };
     let mut tally = Tally::default();
 
-    // What is allocated once, such as statistics per command, is allocated now.
+    // What is allocated once, such as statistics per command and the module's tables of names and counters, which hold a
+    // limited number of each, is allocated now.
+    let mut con = server.con();
+    for n in 0..12_000 {
+        let name = format!("{}{n}", "name".repeat(4));
+        ok!(con, "RMQ.RESERVE", format!("{}{}", "ns".repeat(8), n % 500), 1000, "FROM", name);
+    }
+    drop(con);
     run_batches(&server, &mut fuzzer, calls / 20, &mut tally, false);
     huge_calls(&server, &mut fuzzer);
     let before = memory_at_rest(&server);

@@ -70,7 +70,7 @@ fn wait_and_leave(con: &mut Connection, waiters: &mut [Raw], block: usize) {
     assert_eq!(replies.iter().filter(|reply| matches!(reply, Reply::Array(_))).count(), 5, "{replies:?}");
     // Entries of ONCE go when their time is over and somebody publishes with ONCE.
     sleep(Duration::from_millis(2));
-    ok!(con, "RMQ.PUBLISH", &ns, "ONCE", 1, "TO", "q", "last", "payload");
+    ok!(con, "RMQ.PUBLISH", &ns, "ONCE", 1, "TO", "q", format!("last-{block}"), "payload");
     let entries: usize = ask!(con, "ZCARD", format!("{ns}:once"));
     assert_eq!(entries, 1);
     ok!(con, "RMQ.RESERVE", &ns, 1, "FROM", "q");

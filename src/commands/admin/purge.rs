@@ -126,6 +126,10 @@ impl Purging<'_, '_> {
         if !self.places.keys.pending.is_usable(number) {
             return Err(self.places.keys.pending.why_unusable(number));
         }
+        let processing = self.places.keys.processing.find(OwnedStr::retain(queue.as_ref()))?;
+        if !self.places.keys.processing.is_usable(processing) {
+            return Err(self.places.keys.processing.why_unusable(processing));
+        }
         let len = self.places.keys.pending.get(number).map_or(0, |list| list.len());
         if !self.has_payloads(len) {
             return Ok(0);

@@ -186,7 +186,12 @@ impl Model {
     /// Whether somebody works on a message: it has a deadline, and is in the processing list of its queue.
     fn is_held(&self, keys: &Keys, id: &Bytes) -> bool {
         let queue = self.field(&keys.payloads, &queue_field(id)).filter(|queue| keys.short(queue).is_some());
-        let in_work = queue.is_some_and(|queue| self.list(&processing_of(queue)).contains(id));
+        // Where the list is none, it cannot be found out.
+        let is_no_list = |key: &Bytes| self.state.get(key).is_some_and(|value| !value.is(Kind::List));
+        let in_work = queue.is_some_and(|queue| {
+            let processing = processing_of(queue);
+            is_no_list(&processing) || self.list(&processing).contains(id)
+        });
         in_work && self.score(&keys.expires, id).is_some()
     }
 
@@ -474,6 +479,9 @@ impl Model {
         let mut checks = self.checks_of(&keys);
         checks.key(&keys.once, Kind::Zset);
         checks.optional_list(&list);
+        if let Some(queue) = queue.as_ref().filter(|_| is("PENDING")) {
+            checks.key(&processing_of(queue), Kind::List);
+        }
         if let Some(count) = count {
             checks.integer(count, 1);
         }
