@@ -42,8 +42,8 @@ pub struct QueueNames {
     pub processing: OwnedStr,
 }
 
-/// Limits of the cache, namespaces and queues together: a few MB. Longer names are not cached.
-const KNOWN_MAX: usize = 4096;
+/// Limits of the cache, namespaces and queues together: about a MB. Longer names are not cached.
+const KNOWN_MAX: usize = 1024;
 const LONGEST_KNOWN: usize = 256;
 const STRINGS_MAX: usize = 1_000_000;
 

@@ -655,8 +655,8 @@ fn fuzz(settings: &[(&str, &str)], mut rng: Rng) {
     // limited number of each, is allocated now.
     let mut con = server.con();
     for n in 0..12_000 {
-        let name = format!("{}{n}", "name".repeat(4));
-        ok!(con, "RMQ.RESERVE", format!("{}{}", "ns".repeat(8), n % 500), 1000, "FROM", name);
+        let name = format!("{}{n}", "name".repeat(25));
+        ok!(con, "RMQ.RESERVE", format!("{}{}", "ns".repeat(50), n % 500), 1000, "FROM", name);
     }
     drop(con);
     run_batches(&server, &mut fuzzer, calls / 20, &mut tally, false);
