@@ -90,7 +90,7 @@ impl<'c> Keys<'c> {
         overdue: &'a Overdue,
         now: Now,
     ) -> Result<(Vec<Returned<'a>>, Option<DeadLetters<'c>>), Error> {
-        let (mut dead, mut unusable): (Option<DeadLetters>, _) = (None, ns.names.dlq.bytes().to_vec());
+        let (mut dead, mut unusable): (Option<DeadLetters>, _) = (None, Vec::new());
         let mut second_deaths = 0;
         let mut returned = Vec::new();
         for message in overdue.messages.iter().filter(|message| message.in_processing) {
