@@ -150,8 +150,6 @@ fn while_its_slot_moves_key_by_key_nothing_is_written_on_either_node() {
     for (ns, first) in [("{t}", true), ("{u}", false)] {
         let slot = cluster.slot_of(ns);
         let old = cluster.node_for_slot(slot);
-        let new = cluster.nodes().iter().find(|node| node.port() != old.port()).unwrap();
-        let [old_id, new_id] = [old, new].map(|node| -> String { ask!(node.con(), "CLUSTER", "MYID") });
         let mut con = old.con();
         publish(&mut con, ns, "orders", "a");
         let held = reserve(&mut con, ns, HOUR, 1, &["orders"]).remove(0);
@@ -159,8 +157,7 @@ fn while_its_slot_moves_key_by_key_nothing_is_written_on_either_node() {
         ok!(con, "RMQ.PUBLISH", ns, "DELAY", 1500, "TO", "mails", "c", "p");
         let mut waiter = Waiter::sending(old, &format!("RMQ.RESERVE {ns} 60000 BLOCK 0 FROM mails"));
 
-        ok!(new.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", old_id);
-        ok!(con, "CLUSTER", "SETSLOT", slot, "MIGRATING", &new_id);
+        let (new, new_id) = cluster.begin_move(slot);
         let keys: Vec<String> = ask!(con, "CLUSTER", "GETKEYSINSLOT", slot, 100);
         assert_eq!(keys.len(), 6);
         let (now, later): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| key.ends_with("payloads") == first);

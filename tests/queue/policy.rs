@@ -277,14 +277,10 @@ fn while_a_slot_moves_reset_forgets_no_queue_whose_list_is_on_the_other_node() {
     let cluster = Cluster::start(2, 0);
     let ns = "{t}";
     let slot = cluster.slot_of(ns);
-    let old = cluster.node_for_slot(slot);
-    let new = cluster.nodes().iter().find(|node| node.port() != old.port()).unwrap();
-    let [old_id, new_id] = [old, new].map(|node| -> String { ask!(node.con(), "CLUSTER", "MYID") });
-    let mut con = old.con();
+    let mut con = cluster.node_for_slot(slot).con();
     publish(&mut con, ns, "orders", "a");
     ok!(con, "RMQ.POLICY", ns, "orders", "ATTEMPTS", 3);
-    ok!(new.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", old_id);
-    ok!(con, "CLUSTER", "SETSLOT", slot, "MIGRATING", new_id);
+    let (new, _) = cluster.begin_move(slot);
     ok!(con, "MIGRATE", "127.0.0.1", new.port(), "{t}:orders:pending", 0, 5000);
     let reply = say(&mut con, "RMQ.POLICY {t} orders RESET");
     assert!(reply.starts_with("ASK ") || reply.starts_with("TRYAGAIN "), "{reply}");
