@@ -343,20 +343,18 @@ fn many_ids_in_one_call_cost_one_pass_over_the_list_and_not_one_each() {
     let ids: Vec<Vec<u8>> = (0..20_000).map(|n| format!("{n:08}-7cf1-4b4e-9b0a-0123456789ab").into_bytes()).collect();
     // From the middle, where no end is near.
     let wanted: Vec<Vec<u8>> = ids[9_000..11_000].iter().step_by(4).cloned().collect();
-    let mut usec = |calls: &[Vec<Vec<u8>>]| {
+    // Together, and one by one.
+    assert_ratio(0.2, [wanted.len(), 1], |at_once| {
         fill_list(&mut con, WORK, &ids);
-        ok!(con, "CONFIG", "RESETSTAT");
-        for ids in calls {
-            ok!(con, "RMQ.COMPLETE", MAP, WORK, DUE, ids);
-        }
+        let cost = server.cost(|| {
+            for ids in wanted.chunks(at_once) {
+                ok!(con, "RMQ.COMPLETE", MAP, WORK, DUE, ids);
+            }
+        });
         let length: usize = ask!(con, "LLEN", WORK);
         assert_eq!(length, ids.len() - wanted.len());
-        server.commandstats("rmq.complete").usec
-    };
-    let one_by_one: Vec<Vec<Vec<u8>>> = wanted.iter().map(|id| vec![id.clone()]).collect();
-    let apart = usec(&one_by_one);
-    let together = usec(std::slice::from_ref(&wanted));
-    assert!(together * 5 < apart, "{together} µs together, {apart} µs one by one");
+        cost
+    });
 }
 
 #[test]
@@ -364,20 +362,21 @@ fn the_oldest_and_the_newest_of_a_long_list_are_found_without_a_search() {
     let server = Server::start();
     let mut con = server.con();
     let ids: Vec<Vec<u8>> = (0..50_000).map(|n| format!("{n:08}-7cf1-4b4e-9b0a-0123456789ab").into_bytes()).collect();
-    let mut usec = |wanted: &mut dyn Iterator<Item = usize>| {
-        fill_list(&mut con, WORK, &ids);
-        ok!(con, "CONFIG", "RESETSTAT");
-        for index in wanted {
-            assert_eq!(ok!(con, "RMQ.COMPLETE", MAP, WORK, DUE, &ids[index]), Value::Okay);
-        }
-        let length: usize = ask!(con, "LLEN", WORK);
-        assert_eq!(length, ids.len() - 200);
-        server.commandstats("rmq.complete").usec
-    };
-    let newest = usec(&mut (0..200));
+    let newest = |n: usize| n;
+    let oldest = |n: usize| 49_999 - n;
     // In an order in which none is next to the previous one.
-    let middle = usec(&mut (0..200).map(|n| 25_000 + n * 73 % 200));
-    let oldest = usec(&mut (49_800..50_000).rev());
-    assert!(newest * 4 < middle, "{newest} µs newest, {middle} µs middle");
-    assert!(oldest * 4 < middle, "{oldest} µs oldest, {middle} µs middle");
+    let middle = |n: usize| 25_000 + n * 73 % 200;
+    for end in [newest, oldest] {
+        assert_ratio(0.25, [end, middle], |place| {
+            fill_list(&mut con, WORK, &ids);
+            let cost = server.cost(|| {
+                for n in 0..200 {
+                    assert_eq!(ok!(con, "RMQ.COMPLETE", MAP, WORK, DUE, &ids[place(n)]), Value::Okay);
+                }
+            });
+            let length: usize = ask!(con, "LLEN", WORK);
+            assert_eq!(length, ids.len() - 200);
+            cost
+        });
+    }
 }

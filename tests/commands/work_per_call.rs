@@ -148,21 +148,6 @@ fn a_client_that_waits_gets_behind_very_many_ids_without_payload_whenever_they_c
     }
 }
 
-/// The cheapest of some calls, in microseconds of the server.
-fn cheapest(server: &Server, command: &str, mut call: impl FnMut(usize)) -> u64 {
-    let cost = |number| {
-        ok!(server.con(), "CONFIG", "RESETSTAT");
-        call(number);
-        server.commandstats(command).usec
-    };
-    (0..5).map(cost).min().unwrap().max(1)
-}
-
-#[track_caller]
-fn assert_no_more_than_20_times(few: u64, many: u64) {
-    assert!(many <= 20 * few, "{few} µs among few, {many} µs among a hundred times as many");
-}
-
 /// So many dead letters that cannot come back, because their ids are in use.
 fn bury_live_ids(con: &mut Connection, count: usize) {
     let script = "for n = 1, ARGV[1] do \
@@ -176,12 +161,13 @@ fn bury_live_ids(con: &mut Connection, count: usize) {
 
 #[test]
 fn one_redrive_among_very_many_dead_letters_that_stay_does_bounded_work_and_others_reach_what_is_behind_them() {
-    let [few, many] = [2_000, 200_000].map(|count| {
-        let server = Server::start();
-        let mut con = server.con();
+    let server = Server::start();
+    let mut con = server.con();
+    let redrive = |con: &mut Connection| text_rows(ok!(con, "RMQ.REDRIVE", NS, "COUNT", 1));
+    assert_ratio(20.0, [200_000, 2_000], |count| {
+        ok!(con, "FLUSHALL");
         bury_live_ids(&mut con, count);
-        let redrive = |con: &mut Connection| text_rows(ok!(con, "RMQ.REDRIVE", NS, "COUNT", 1));
-        let cost = cheapest(&server, "rmq.redrive", |_| assert!(redrive(&mut con).is_empty()));
+        let cost = server.cost(|| assert!(redrive(&mut con).is_empty()));
 
         ok!(con, "LPUSH", DLQ, "good");
         ok!(con, "HSET", DLQ_MAP, "good", "dead", "good:queue", QUEUE);
@@ -189,60 +175,54 @@ fn one_redrive_among_very_many_dead_letters_that_stay_does_bounded_work_and_othe
         assert!(reached, "500 calls do not get behind {count} dead letters");
         cost
     });
-    assert_no_more_than_20_times(few, many);
 }
 
 #[test]
 fn one_record_that_is_missing_does_not_make_every_call_walk_over_the_queue() {
-    let [few, many] = [3_000, 300_000].map(|count| {
-        let server = Server::start();
-        let mut con = server.con();
-        let script = "for n = 1, ARGV[1] do \
-                          redis.call('LPUSH', KEYS[1], 'm' .. n) \
-                          redis.call('HSET', KEYS[2], 'm' .. n, '{}') \
-                      end";
-        ok!(con, "EVAL", script, 2, "errors", "records", count);
+    let server = Server::start();
+    let mut con = server.con();
+    assert_ratio(20.0, [300_000, 3_000], |count| {
+        fill_errors(&mut con, count);
         ok!(con, "HDEL", "records", format!("m{}", count / 2));
-        cheapest(&server, "rmq.parseerr", |number| {
-            ok!(con, "RMQ.PARSEERR", "records", "errors", WORK, DUE, MAP, format!("new{number}"), "{", "q", "why", 1);
-        })
+        server.cost(|| drop(ok!(con, "RMQ.PARSEERR", "records", "errors", WORK, DUE, MAP, "new", "{", "q", "why", 1)))
     });
-    assert_no_more_than_20_times(few, many);
+}
+
+/// So many parse errors, and nothing else.
+fn fill_errors(con: &mut Connection, count: usize) {
+    let script = "for n = 1, ARGV[1] do \
+                      redis.call('LPUSH', KEYS[1], 'm' .. n) \
+                      redis.call('HSET', KEYS[2], 'm' .. n, '{}') \
+                  end";
+    ok!(con, "FLUSHALL");
+    ok!(con, "EVAL", script, 2, "errors", "records", count);
 }
 
 /// Ten times the work may take 40 times as long; each of many by each of many would take a hundred times as long.
-#[track_caller]
-fn assert_not_quadratic(few: u64, many: u64) {
-    assert!(many <= 40 * few, "{few} µs among few, {many} µs among ten times as many");
-}
+const NOT_QUADRATIC: f64 = 40.0;
 
 #[test]
 fn cutting_a_long_queue_with_ids_without_record_takes_one_pass_over_it() {
-    let [few, many] = [2_000, 20_000].map(|count| {
-        let server = Server::start();
-        let mut con = server.con();
-        let script = "for n = 1, ARGV[1] do \
-                          redis.call('LPUSH', KEYS[1], 'm' .. n) \
-                          redis.call('HSET', KEYS[2], 'm' .. n, '{}') \
-                      end \
-                      redis.call('HDEL', KEYS[2], 'm' .. ARGV[1], 'm' .. ARGV[1] - 1)";
-        cheapest(&server, "rmq.parseerr", |_| {
-            ok!(con, "FLUSHALL");
-            ok!(con, "EVAL", script, 2, "errors", "records", count);
-            ok!(con, "CONFIG", "RESETSTAT");
+    let server = Server::start();
+    let mut con = server.con();
+    assert_ratio(NOT_QUADRATIC, [20_000, 2_000], |count| {
+        fill_errors(&mut con, count);
+        ok!(con, "HDEL", "records", format!("m{count}"), format!("m{}", count - 1));
+        let cost = server.cost(|| {
             ok!(con, "RMQ.PARSEERR", "records", "errors", WORK, DUE, MAP, "new", "{", "q", "why", 1, "", 1500);
-            let kept: (usize, usize) = (ask!(con, "LLEN", "errors"), ask!(con, "HLEN", "records"));
-            assert_eq!(kept, (1500, 1500));
-        })
+        });
+        let kept: (usize, usize) = (ask!(con, "LLEN", "errors"), ask!(con, "HLEN", "records"));
+        assert_eq!(kept, (1500, 1500));
+        cost
     });
-    assert_not_quadratic(few, many);
 }
 
-/// So many queues with one message each, and one queue with as many messages.
+/// So many queues with one message and one id without message each, and one queue with as many messages.
 fn fill_queues(con: &mut Connection, queues: usize) -> Vec<String> {
     let script = "for n = 1, ARGV[1] do \
                       redis.call('RMQ.PUBLISH', 'app', 'TO', 'q' .. n, 'm' .. n, 'p') \
                       redis.call('RMQ.PUBLISH', 'app', 'TO', 'all', 'n' .. n, 'p') \
+                      redis.call('LPUSH', 'app:q' .. n .. ':pending', 'none') \
                   end";
     ok!(con, "EVAL", script, 0, queues);
     (1..=queues).map(|number| format!("m{number}")).collect()
@@ -250,48 +230,42 @@ fn fill_queues(con: &mut Connection, queues: usize) -> Vec<String> {
 
 #[test]
 fn looking_up_messages_of_many_queues_takes_time_for_each_message_and_each_queue_but_not_for_each_pair() {
-    for command in ["rmq.audit", "rmq.repair", "rmq.peek", "rmq.cancel"] {
-        let [few, many] = [400, 4_000].map(|queues| {
-            let server = Server::builder().module_args(&["max-batch", "100000"]).start();
-            let mut con = server.con();
-            cheapest(&server, command, |_| {
-                ok!(con, "FLUSHALL");
-                let ids = fill_queues(&mut con, queues);
-                // Ids without message, of which each list has one.
-                let list = |id: &String| format!("app:{}:pending", id.replace('m', "q"));
-                ids.iter().for_each(|id| drop(ok!(con, "LPUSH", list(id), "none")));
-                match command {
-                    "rmq.peek" => ok!(con, command, "app", "NOPAYLOAD", "IDS", &ids),
-                    "rmq.cancel" => ok!(con, command, "app", "IDS", &ids),
-                    _ => ok!(con, command, "app"),
-                };
-            })
+    let server = Server::builder().module_args(&["max-batch", "100000"]).start();
+    let mut con = server.con();
+    for command in ["RMQ.AUDIT", "RMQ.REPAIR", "RMQ.PEEK", "RMQ.CANCEL"] {
+        println!("{command}");
+        assert_ratio(NOT_QUADRATIC, [4_000, 400], |queues| {
+            ok!(con, "FLUSHALL");
+            let ids = fill_queues(&mut con, queues);
+            let call = match command {
+                "RMQ.PEEK" => command!(command, "app", "NOPAYLOAD", "IDS", &ids),
+                "RMQ.CANCEL" => command!(command, "app", "IDS", &ids),
+                _ => command!(command, "app"),
+            };
+            server.cost(|| drop(send!(con, &call).expect(command)))
         });
-        assert_not_quadratic(few, many);
     }
 }
 
 #[test]
 fn a_purge_of_many_queues_looks_once_at_what_is_left() {
-    let [few, many] = [10, 1_000].map(|queues| {
-        let server = Server::start();
-        let mut con = server.con();
-        let script = "for n = 1, ARGV[1] do \
-                          redis.call('HSET', 'app:queues', 'q' .. n, '{}') \
-                          redis.call('RMQ.PUBLISH', 'app', 'DELAY', 3600000, 'TO', 'q' .. n, 'm' .. n, 'p') \
-                      end \
-                      for n = 1, 1000 do \
-                          redis.call('LPUSH', 'app:dlq', 'x' .. n) \
-                          redis.call('HSET', 'app:dlq:data', 'x' .. n, 'p', 'x' .. n .. ':queue', 'app:failed') \
-                      end";
-        cheapest(&server, "rmq.purge", |_| {
-            ok!(con, "FLUSHALL");
-            ok!(con, "EVAL", script, 0, queues);
-            ok!(con, "RMQ.PURGE", "app", "DELAYED");
-            let known: usize = ask!(con, "HLEN", "app:queues");
-            assert_eq!(known, 0);
-        })
+    let server = Server::start();
+    let mut con = server.con();
+    let script = "for n = 1, ARGV[1] do \
+                      redis.call('HSET', 'app:queues', 'q' .. n, '{}') \
+                      redis.call('RMQ.PUBLISH', 'app', 'DELAY', 3600000, 'TO', 'q' .. n, 'm' .. n, 'p') \
+                  end \
+                  for n = 1, 1000 do \
+                      redis.call('LPUSH', 'app:dlq', 'x' .. n) \
+                      redis.call('HSET', 'app:dlq:data', 'x' .. n, 'p', 'x' .. n .. ':queue', 'app:failed') \
+                  end";
+    // A look at 1000 dead letters for each queue would take a hundred times as long for a hundred times as many queues.
+    assert_ratio(40.0, [1_000, 10], |queues| {
+        ok!(con, "FLUSHALL");
+        ok!(con, "EVAL", script, 0, queues);
+        let cost = server.cost(|| drop(ok!(con, "RMQ.PURGE", "app", "DELAYED")));
+        let known: usize = ask!(con, "HLEN", "app:queues");
+        assert_eq!(known, 0);
+        cost
     });
-    // A look at 1000 dead letters for each queue would take a hundred times as long.
-    assert!(many <= 40 * few, "{few} µs for ten queues, {many} µs for a thousand");
 }

@@ -16,6 +16,7 @@
 pub mod cases;
 pub mod cluster;
 pub mod commands;
+pub mod cost;
 pub mod messages;
 pub mod observe;
 pub mod peer;
@@ -28,6 +29,7 @@ pub mod snapshot;
 
 pub use cluster::Cluster;
 pub use commands::*;
+pub use cost::{assert_below, assert_ratio};
 pub use observe::{Events, Watcher};
 pub use peer::Peer;
 pub use replica::{line, Replica, ReplicaTap};

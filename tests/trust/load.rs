@@ -40,16 +40,14 @@ impl Lab {
         let mut worked = Vec::new();
         for number in 0..calls {
             let call = call(number);
-            let before = self.on_processor();
+            let before = self.server.on_processor();
             name = line_of(&call).split(' ').next().unwrap_or_default().to_string();
             let reply = send!(self.con, &call);
             let reply = reply.unwrap_or_else(|e| panic!("{what}: {e}"));
             if let redis::Value::Array(items) = &reply {
                 assert!(!items.is_empty(), "{what}: call {number} of {calls} found nothing to do");
             }
-            // The kernel's sum is exact once the server sleeps again.
-            std::thread::sleep(std::time::Duration::from_micros(500));
-            worked.push(self.on_processor() - before);
+            worked.push(self.server.on_processor() - before);
         }
         worked.sort_unstable();
         let mut times = Vec::new();
@@ -64,15 +62,6 @@ impl Lab {
         println!("  {what}, batch {batch}: median {} µs of {calls} calls", at(&times, 50));
         let what = what.into();
         self.rows.push(Row { what, batch, times, worked });
-    }
-
-    /// Microseconds that the server's main thread has been on a processor.
-    fn on_processor(&self) -> u64 {
-        let pid = self.server.pid();
-        let path = format!("/proc/{pid}/task/{pid}/schedstat");
-        let text = std::fs::read_to_string(&path).unwrap_or_else(|e| panic!("{path}: {e}"));
-        let nanos: u64 = text.split(' ').next().and_then(|n| n.parse().ok()).expect("nanoseconds");
-        nanos / 1000
     }
 
     fn print(&self) {
