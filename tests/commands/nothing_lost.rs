@@ -217,10 +217,6 @@ fn a_waiting_client_drops_nothing_that_comes_before_the_map_and_is_served_after_
 
 const TAG: &str = "{m}";
 
-fn id_of(node: &Server) -> String {
-    ask!(node.con(), "CLUSTER", "MYID")
-}
-
 fn tagged(name: &str) -> String {
     format!("{TAG}:{name}")
 }
@@ -236,21 +232,6 @@ fn fill_pending(node: &Server) {
 
 fn reserve_tagged(options: &[&str]) -> Cmd {
     command!("RMQ.RESERVE", TAG, 3_600_000, options, "FROM", "q")
-}
-
-fn migrate(from: &Server, to: &Server, key: &str) {
-    ok!(from.con(), "MIGRATE", "127.0.0.1", to.port(), tagged(key), 0, 5000);
-}
-
-fn begin_to_move(from: &Server, to: &Server, slot: u16) {
-    ok!(to.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id_of(from));
-    ok!(from.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id_of(to));
-}
-
-fn end_moving(from: &Server, to: &Server, slot: u16) {
-    for node in [to, from] {
-        ok!(node.con(), "CLUSTER", "SETSLOT", slot, "NODE", id_of(to));
-    }
 }
 
 #[track_caller]
@@ -275,14 +256,16 @@ fn a_pending_list_that_moves_to_another_node_before_its_payloads_loses_nothing_t
     assert!(eventually(deadline(), || blocked_clients(to) == 1));
     let mut there = to.con();
     ok!(there, "MULTI");
-    ok!(there, "CLUSTER", "SETSLOT", slot, "NODE", id_of(from));
-    ok!(there, "CLUSTER", "SETSLOT", slot, "IMPORTING", id_of(from));
+    let from_id = from.ask_cluster("MYID");
+    ok!(there, "CLUSTER", "SETSLOT", slot, "NODE", &from_id);
+    ok!(there, "CLUSTER", "SETSLOT", slot, "IMPORTING", &from_id);
     ok!(there, "EXEC");
-    ok!(from.con(), "CLUSTER", "SETSLOT", slot, "NODE", id_of(from));
+    ok!(from.con(), "CLUSTER", "SETSLOT", slot, "NODE", &from_id);
     fill_pending(from);
-    ok!(from.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id_of(to));
+    ok!(from.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", to.ask_cluster("MYID"));
+    let moving = Moving { from, to, slot };
 
-    migrate(from, to, "q:pending");
+    moving.move_key(&tagged("q:pending"));
     if !waiter.is_silent_for(Duration::from_millis(300)) {
         panic!("the client should wait, but was sent {:?}", waiter.read());
     }
@@ -293,8 +276,8 @@ fn a_pending_list_that_moves_to_another_node_before_its_payloads_loses_nothing_t
     assert_eq!(copied.len(), 10, "{copied:?}");
 
     drop(waiter);
-    migrate(from, to, "payloads");
-    end_moving(from, to, slot);
+    moving.move_key(&tagged("payloads"));
+    moving.end(&cluster);
     assert!(eventually(deadline(), || blocked_clients(to) == 0));
     assert_all_ten_are_delivered_by(to);
 }
@@ -302,13 +285,11 @@ fn a_pending_list_that_moves_to_another_node_before_its_payloads_loses_nothing_t
 #[test]
 fn a_replica_that_is_promoted_after_the_payloads_have_moved_on_drops_no_id() {
     let cluster = Cluster::start(2, 1);
-    let slot = cluster.slot_of(TAG);
-    let from = cluster.node_for_slot(slot);
-    let to = *cluster.primaries().iter().find(|node| node.port() != from.port()).unwrap();
+    let from = cluster.node_for_key(TAG);
     let heir = cluster.replicas_of(from)[0];
     fill_pending(from);
-    begin_to_move(from, to, slot);
-    migrate(from, to, "payloads");
+    let moving = Moving::begin(&cluster, TAG);
+    moving.move_key(&tagged("payloads"));
     let followed = || {
         let offset = |node: &Server, field: &str| node.info("replication")[field].clone();
         offset(heir, "slave_repl_offset") == offset(from, "master_repl_offset")
@@ -328,10 +309,10 @@ fn a_replica_that_is_promoted_after_the_payloads_have_moved_on_drops_no_id() {
     assert_eq!(left, 10);
 
     // The move goes on.
-    begin_to_move(heir, to, slot);
-    migrate(heir, to, "q:pending");
-    end_moving(heir, to, slot);
-    assert_all_ten_are_delivered_by(to);
+    let moving = Moving::between(heir, moving.to, moving.slot);
+    moving.move_key(&tagged("q:pending"));
+    moving.end(&cluster);
+    assert_all_ten_are_delivered_by(moving.to);
 }
 
 // A queue that nobody knows.

@@ -86,16 +86,6 @@ impl Cluster {
         self.node_for_slot(self.slot_of(key))
     }
 
-    /// A slot begins to move, key by key. Returns the node that it moves to, and that node's id.
-    pub fn begin_move(&self, slot: u16) -> (&Server, String) {
-        let old = self.node_for_slot(slot);
-        let new = self.nodes().iter().find(|node| node.port() != old.port()).expect("another node");
-        let [old_id, new_id] = [old, new].map(|node| -> String { ask!(node.con(), "CLUSTER", "MYID") });
-        ok!(new.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", old_id);
-        ok!(old.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", &new_id);
-        (new, new_id)
-    }
-
     /// SIGKILL of one node.
     pub fn kill(&self, node: usize) {
         self.nodes[node].kill9();
@@ -179,7 +169,7 @@ impl Server {
         self.info("replication")["role"] == "master"
     }
 
-    fn ask_cluster(&self, what: &str) -> String {
+    pub fn ask_cluster(&self, what: &str) -> String {
         ask!(self.con(), "CLUSTER", what)
     }
 
@@ -190,7 +180,7 @@ impl Server {
     }
 
     /// The port of each slot's primary.
-    fn slot_owners(&self) -> Vec<Option<u16>> {
+    pub fn slot_owners(&self) -> Vec<Option<u16>> {
         let ranges: Vec<Vec<redis::Value>> = ask!(self.con(), "CLUSTER", "SLOTS");
         let mut owners = vec![None; SLOTS];
         for range in ranges {

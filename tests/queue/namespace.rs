@@ -148,8 +148,7 @@ fn while_its_slot_moves_key_by_key_nothing_is_written_on_either_node() {
     let cluster = Cluster::start(2, 0);
     // The payloads move first, or last: every call needs them and another key.
     for (ns, first) in [("{t}", true), ("{u}", false)] {
-        let slot = cluster.slot_of(ns);
-        let old = cluster.node_for_slot(slot);
+        let old = cluster.node_for_key(ns);
         let mut con = old.con();
         publish(&mut con, ns, "orders", "a");
         let held = reserve(&mut con, ns, HOUR, 1, &["orders"]).remove(0);
@@ -157,15 +156,14 @@ fn while_its_slot_moves_key_by_key_nothing_is_written_on_either_node() {
         ok!(con, "RMQ.PUBLISH", ns, "DELAY", 1500, "TO", "mails", "c", "p");
         let mut waiter = Waiter::sending(old, &format!("RMQ.RESERVE {ns} 60000 BLOCK 0 FROM mails"));
 
-        let (new, new_id) = cluster.begin_move(slot);
-        let keys: Vec<String> = ask!(con, "CLUSTER", "GETKEYSINSLOT", slot, 100);
+        let moving = Moving::begin(&cluster, ns);
+        let keys = moving.keys();
         assert_eq!(keys.len(), 6);
         let (now, later): (Vec<_>, Vec<_>) = keys.into_iter().partition(|key| key.ends_with("payloads") == first);
-        let mut migrate = |key: &String| drop(ok!(old.con(), "MIGRATE", "127.0.0.1", new.port(), key, 0, 5000));
-        now.iter().for_each(&mut migrate);
+        now.iter().for_each(|key| moving.move_key(key));
 
-        let digests = [old.digest(), new.digest()];
-        let mut importing = Raw::connect(new);
+        let digests = moving.digests();
+        let mut importing = Raw::connect(moving.to);
         for line in &LINES[..LINES.len() - 1] {
             let line = line.replace("<ns>", ns).replace(" a 1-1", &format!(" a {}", held.receipt));
             let reply = say(&mut con, &line);
@@ -177,14 +175,12 @@ fn while_its_slot_moves_key_by_key_nothing_is_written_on_either_node() {
         // Due meanwhile: the waiting client and its timer leave everything alone.
         let silent = waiter.raw.is_silent_for(std::time::Duration::from_millis(2500));
         assert!(silent, "the waiting client got {:?}", waiter.raw.try_read_raw());
-        assert_eq!([old.digest(), new.digest()], digests);
+        assert_eq!(moving.digests(), digests);
 
-        later.iter().for_each(&mut migrate);
-        for node in [new, old] {
-            ok!(node.con(), "CLUSTER", "SETSLOT", slot, "NODE", &new_id);
-        }
+        later.iter().for_each(|key| moving.move_key(key));
+        moving.end(&cluster);
         assert!(matches!(waiter.raw.read(), Reply::Error(e) if e.starts_with("MOVED ")));
-        let mut con = new.con();
+        let mut con = moving.to.con();
         assert_eq!(ok!(con, "RMQ.ACK", ns, "a", &held.receipt), Value::Int(1));
         assert_eq!(ids(&reserve(&mut con, ns, HOUR, 9, &["orders", "mails"])), ["b", "c"]);
     }

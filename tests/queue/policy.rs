@@ -276,12 +276,10 @@ fn each_policy_that_cannot_be_read_is_logged_sooner_or_later() {
 fn while_a_slot_moves_reset_forgets_no_queue_whose_list_is_on_the_other_node() {
     let cluster = Cluster::start(2, 0);
     let ns = "{t}";
-    let slot = cluster.slot_of(ns);
-    let mut con = cluster.node_for_slot(slot).con();
+    let mut con = cluster.node_for_key(ns).con();
     publish(&mut con, ns, "orders", "a");
     ok!(con, "RMQ.POLICY", ns, "orders", "ATTEMPTS", 3);
-    let (new, _) = cluster.begin_move(slot);
-    ok!(con, "MIGRATE", "127.0.0.1", new.port(), "{t}:orders:pending", 0, 5000);
+    Moving::begin(&cluster, ns).move_key("{t}:orders:pending");
     let reply = say(&mut con, "RMQ.POLICY {t} orders RESET");
     assert!(reply.starts_with("ASK ") || reply.starts_with("TRYAGAIN "), "{reply}");
     let stored: String = ask!(con, "HGET", "{t}:queues", "orders");

@@ -132,26 +132,18 @@ fn a_node_that_does_not_own_the_slot_says_who_does() {
 fn move_slot(cluster: &Cluster, tag: &str) {
     let slot = cluster.slot_of(tag);
     let from = cluster.node_for_slot(slot);
-    let nodes = cluster.primaries();
-    let to = nodes.iter().find(|node| node.port() != from.port()).expect("another");
-    let [from_id, to_id] = [from, to].map(|node| -> String { ask!(node.con(), "CLUSTER", "MYID") });
+    let to = *cluster.primaries().iter().find(|node| node.port() != from.port()).expect("another");
     match (from.is_valkey(), from.version()) {
         (true, (9.., ..)) => {
-            ok!(from.con(), "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to_id);
+            ok!(from.con(), "CLUSTER", "MIGRATESLOTS", "SLOTSRANGE", slot, slot, "NODE", to.ask_cluster("MYID"));
         }
         (false, version) if version >= (8, 4, 0) => {
             ok!(to.con(), "CLUSTER", "MIGRATION", "IMPORT", slot, slot);
         }
         _ => {
-            ok!(to.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", from_id);
-            ok!(from.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", &to_id);
-            let keys: Vec<String> = ask!(from.con(), "CLUSTER", "GETKEYSINSLOT", slot, 100);
-            for key in keys {
-                ok!(from.con(), "MIGRATE", "127.0.0.1", to.port(), key, 0, 5000);
-            }
-            for node in [to, &from] {
-                ok!(node.con(), "CLUSTER", "SETSLOT", slot, "NODE", &to_id);
-            }
+            let moving = Moving::between(from, to, slot);
+            moving.move_keys(|_| {}, || {});
+            moving.end(cluster);
         }
     }
     let arrived =
@@ -245,48 +237,16 @@ while not select.select([sys.stdin], [], [], 0)[0]:
 "#;
 
 /// The slot moves to another node key by key, with pauses in which the namespace is on two nodes.
-fn move_slowly(cluster: &Cluster, slot: u16) {
-    let id_of = |node: &Server| -> String { ask!(node.con(), "CLUSTER", "MYID") };
-    let from = cluster.node_for_slot(slot);
-    let to = *cluster.primaries().iter().find(|node| node.port() != from.port()).expect("another node");
-    ok!(to.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id_of(from));
-    ok!(from.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id_of(to));
-    loop {
-        let keys: Vec<String> = ask!(from.con(), "CLUSTER", "GETKEYSINSLOT", slot, 100);
-        if keys.is_empty() {
-            break;
-        }
-        for key in keys {
-            // NOKEY if it has become empty since.
-            ok!(from.con(), "MIGRATE", "127.0.0.1", to.port(), key, 0, 5000);
-            std::thread::sleep(Duration::from_millis(40));
-        }
-    }
-    ok!(to.con(), "CLUSTER", "SETSLOT", slot, "NODE", id_of(to));
-    for node in cluster.primaries() {
-        ok!(node.con(), "CLUSTER", "SETSLOT", slot, "NODE", id_of(to));
-    }
-    let owner_seen_by = |node: &Server| {
-        let ranges: Vec<(u16, u16, redis::Value)> = items(ok!(node.con(), "CLUSTER", "SLOTS"))
-            .into_iter()
-            .map(|range| {
-                let range = items(range);
-                let number = |value: &redis::Value| text(value.clone()).parse().expect("a slot");
-                (number(&range[0]), number(&range[1]), items(range[2].clone()).remove(1))
-            })
-            .collect();
-        let of_slot = ranges.into_iter().find(|(first, last, _)| (*first..=*last).contains(&slot));
-        of_slot.is_some_and(|(_, _, port)| text(port) == to.port().to_string())
-    };
-    let agreed = || cluster.nodes().iter().all(owner_seen_by);
-    assert!(eventually(deadline(), agreed), "the nodes do not agree");
+fn move_slowly(cluster: &Cluster) {
+    let moving = Moving::begin(cluster, "{app}");
+    moving.move_keys(|_| {}, || std::thread::sleep(Duration::from_millis(40)));
+    moving.end(cluster);
 }
 
 #[test]
 fn nothing_is_lost_by_the_cluster_clients_of_redis_py_and_redis_rs_while_the_slot_moves_key_by_key() {
     const MOVES: usize = 4;
     let cluster = Cluster::start(3, 0);
-    let slot = cluster.slot_of("{app}");
     // Keys that are there in any case: one of them is always on its way.
     ok!(cluster.con(), "RMQ.PUBLISH", "{app}", "DELAY", 3_600_000, "TO", "q", "later", "payload");
     let (by_rs, by_py) = (Mutex::new(Ledger::default()), Mutex::new(Ledger::default()));
@@ -319,7 +279,7 @@ fn nothing_is_lost_by_the_cluster_clients_of_redis_py_and_redis_rs_while_the_slo
         };
         for _ in 0..MOVES {
             go_on();
-            move_slowly(&cluster, slot);
+            move_slowly(&cluster);
         }
         go_on();
         drop((stopping, input));
@@ -361,7 +321,7 @@ fn nothing_is_lost_by_the_cluster_clients_of_redis_py_and_redis_rs_while_the_slo
     assert!(eventually(deadline(), &mut drain), "messages are left that nobody gets");
     let published: BTreeSet<String> = by_rs.published.union(&by_py.published).cloned().collect();
     assert_eq!(published.difference(&settled).collect::<Vec<_>>(), Vec::<&String>::new(), "lost");
-    let owner = cluster.node_for_slot(slot);
+    let owner = cluster.node_for_key("{app}");
     assert_eq!(Snapshot::of(&mut owner.con()).keys(), ["{app}:delays", "{app}:payloads", "{app}:queues"]);
     for other in cluster.nodes().iter().filter(|node| node.port() != owner.port()) {
         assert_eq!(ok!(other.con(), "DBSIZE"), redis::Value::Int(0), "something was left behind");

@@ -11,63 +11,6 @@ use std::sync::Arc;
 use std::thread::{scope, sleep};
 use std::time::Duration;
 
-/// A slot half way between two nodes, with all keys of a namespace still on the old one.
-struct Moving<'c> {
-    from: &'c Server,
-    to: &'c Server,
-    slot: u16,
-}
-
-impl<'c> Moving<'c> {
-    fn begin(cluster: &'c Cluster, tag: &str) -> Moving<'c> {
-        let slot = cluster.slot_of(tag);
-        let from = cluster.node_for_slot(slot);
-        let to = *cluster.primaries().iter().find(|node| node.port() != from.port()).expect("another node");
-        Moving::between(from, to, slot)
-    }
-
-    fn between(from: &'c Server, to: &'c Server, slot: u16) -> Moving<'c> {
-        ok!(to.con(), "CLUSTER", "SETSLOT", slot, "IMPORTING", id_of(from));
-        ok!(from.con(), "CLUSTER", "SETSLOT", slot, "MIGRATING", id_of(to));
-        Moving { from, to, slot }
-    }
-
-    fn keys(&self) -> Vec<String> {
-        ask!(self.from.con(), "CLUSTER", "GETKEYSINSLOT", self.slot, 100)
-    }
-
-    fn move_key(&self, key: &str) {
-        ok!(self.from.con(), "MIGRATE", "127.0.0.1", self.to.port(), key, 0, 5000);
-    }
-
-    fn digests(&self) -> [String; 2] {
-        [self.from, self.to].map(Server::digest)
-    }
-
-    fn end(&self, cluster: &Cluster) {
-        let new = id_of(self.to);
-        ok!(self.to.con(), "CLUSTER", "SETSLOT", self.slot, "NODE", &new);
-        for node in cluster.primaries() {
-            ok!(node.con(), "CLUSTER", "SETSLOT", self.slot, "NODE", &new);
-        }
-        // A node that does not know the new owner's epoch yet may believe an older message of the old one.
-        let epoch_seen_by = |node: &Server| {
-            let nodes: String = ask!(node.con(), "CLUSTER", "NODES");
-            let line = nodes.lines().find(|line| line.starts_with(&new)).map(str::to_string);
-            line.and_then(|line| line.split(' ').nth(6).map(str::to_string))
-        };
-        let agrees = |node: &Server| {
-            owner_seen_by(node, self.slot) == Some(self.to.port()) && epoch_seen_by(node) == epoch_seen_by(self.to)
-        };
-        let agreed = || cluster.nodes().iter().all(agrees);
-        assert!(eventually(deadline(), agreed), "the nodes do not agree on the owner of slot {}", self.slot);
-    }
-}
-
-fn id_of(node: &Server) -> String {
-    ask!(node.con(), "CLUSTER", "MYID")
-}
-
 /// A call on a node that takes over the slot.
 fn asking(con: &mut Connection, call: &redis::Cmd) -> redis::RedisResult<redis::Value> {
     ok!(con, "ASKING");
@@ -295,32 +238,12 @@ fn migrate_under_traffic(cluster: &Cluster, tag: &str, rng: &mut Rng) {
     let others: Vec<&Server> = cluster.primaries().into_iter().filter(|node| node.port() != from.port()).collect();
     let to: &Server = others[rng.below(others.len())];
     let moving = Moving::between(from, to, slot);
-    loop {
-        let mut keys = moving.keys();
-        if keys.is_empty() {
-            break;
-        }
-        rng.shuffle(&mut keys);
-        for key in keys {
-            // NOKEY if it has become empty since.
-            ok!(moving.from.con(), "MIGRATE", "127.0.0.1", moving.to.port(), &key, 0, 5000);
-            sleep(Duration::from_millis(rng.range(0..15) as u64));
-        }
-    }
+    let rng = std::cell::RefCell::new(rng);
+    let pause = || sleep(Duration::from_millis(rng.borrow_mut().range(0..15) as u64));
+    moving.move_keys(|keys| rng.borrow_mut().shuffle(keys), pause);
     moving.end(cluster);
     // WAIT does not cover what MIGRATE brings: the replica gets it a little later.
     in_sync(cluster, moving.to);
-}
-
-/// The port of the slot's owner, as a node sees it.
-fn owner_seen_by(node: &Server, slot: u16) -> Option<u16> {
-    let ranges = items(ok!(node.con(), "CLUSTER", "SLOTS"));
-    ranges.into_iter().find_map(|range| {
-        let range = items(range);
-        let number = |value: &redis::Value| text(value.clone()).parse::<u16>().expect("a number");
-        let primary = items(range[2].clone());
-        (number(&range[0])..=number(&range[1])).contains(&slot).then(|| number(&primary[1]))
-    })
 }
 
 fn in_sync(cluster: &Cluster, primary: &Server) {
