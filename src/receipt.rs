@@ -7,6 +7,7 @@ use std::sync::atomic::{AtomicI64, Ordering};
 use crate::clock::{Now, LATEST_MS};
 use crate::digits::Digits;
 use crate::error::Error;
+use crate::redis::OwnedStr;
 
 /// The field's value, taken apart. What cannot be read is 0 or absent.
 #[derive(Debug, Default, PartialEq)]
@@ -20,6 +21,11 @@ pub struct Attempts<'a> {
 const MICROS_END: i64 = LATEST_MS as i64 * 1000;
 
 impl<'a> Attempts<'a> {
+    /// Of a field that may be missing.
+    pub fn of(field: Option<&'a OwnedStr>) -> Self {
+        field.map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()))
+    }
+
     pub fn parse(field: &'a [u8]) -> Self {
         let (head, error) = match field.iter().position(|byte| *byte == b' ') {
             Some(space) => (&field[..space], Some(&field[space + 1..])),

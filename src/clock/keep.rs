@@ -3,7 +3,7 @@
 
 use super::due::{Due, PUT_OFF_MS};
 use super::overdue::{Expired, Overdue};
-use super::Now;
+use super::{is_lease, Now};
 use crate::dead::{DeadLetters, Death};
 use crate::error::Error;
 use crate::lists::{Lists, PENDING};
@@ -99,7 +99,7 @@ impl<'c> Keys<'c> {
             let short = OwnedStr::new(ns.names.short(queue.bytes()).unwrap_or_default());
             let policy = Policy::of(&self.queues, short.as_ref(), ns.names.default.as_ref());
             let field = self.payloads.get(attempts_field(id).as_ref());
-            let before = field.as_ref().map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()));
+            let before = Attempts::of(field.as_ref());
             let micros = ((message.deadline * 1000.0) as i64).max(0);
             let attempts = Attempts { micros, error: Some(LEASE_RAN_OUT), ..before };
             let fate = match policy.is_last(before.count) {
@@ -115,7 +115,9 @@ impl<'c> Keys<'c> {
                         second_deaths += 1;
                     }
                     let payload = self.payloads.get(id).filter(|_| dead.is_some());
-                    let death = Death { reason: "lease", error: LEASE_RAN_OUT, attempts: before.count, at: now.ms() };
+                    // The reason says that a lease ran out; what went wrong before is worth more.
+                    let error = before.error.filter(|error| !error.is_empty()).unwrap_or(LEASE_RAN_OUT);
+                    let death = Death { reason: "lease", error, attempts: before.count, at: now.ms() };
                     match payload {
                         _ if second_deaths > SECOND_DEATHS => Fate::Later,
                         Some(payload) => Fate::Dead { payload, death: death.to_json() },
@@ -172,9 +174,9 @@ impl<'c> Keys<'c> {
         let unknown = overdue.put_off.iter().map(|(id, deadline)| (id, *deadline));
         for (id, deadline) in stuck().map(|back| (&back.message.id, back.message.deadline)).chain(unknown) {
             // Deadlines of scripts are whole numbers, those of leases are not, and it stays that way.
-            let later = match deadline.fract() == 0.0 {
-                true => (now.ms() + PUT_OFF_MS) as f64,
-                false => now.lease(PUT_OFF_MS),
+            let later = match is_lease(deadline) {
+                true => now.lease(PUT_OFF_MS),
+                false => (now.ms() + PUT_OFF_MS) as f64,
             };
             self.expires.add(id.as_ref(), later);
         }

@@ -50,6 +50,17 @@ fn the_last_error_is_kept_where_the_end_brings_none() {
         assert_eq!(nack(&mut con, &delivery, end), "DEAD");
         assert_eq!(death_of(&mut con, id)["error"], "boom", "{id}");
     }
+    for (id, error) in [("d", "boom"), ("e", "lease ran out")] {
+        let delivery = take_new(&mut con, id);
+        nack(&mut con, &delivery, if id == "d" { "DELAY 0 ERROR boom" } else { "DELAY 0" });
+        assert_eq!(reserve(&mut con, "app", 1, 1, &["orders"]).len(), 1);
+        assert!(eventually(deadline(), || {
+            assert_eq!(reserve(&mut con, "app", HOUR, 1, &["orders"]).len(), 0);
+            counter(&server, "died") == if id == "d" { 4 } else { 5 }
+        }));
+        let death = death_of(&mut con, id);
+        assert_eq!((death["reason"].as_str(), death["error"].as_str()), (Some("lease"), Some(error)), "{id}");
+    }
 }
 
 #[test]

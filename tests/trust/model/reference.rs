@@ -1002,7 +1002,8 @@ impl Model {
                     self.count(&queue, "expired", 1);
                     self.count(&queue, "died", 1);
                     let payload = self.field(&keys.payloads, &id).cloned().unwrap_or_default();
-                    self.bury(step, keys, &id, payload, Some(queue), ("lease", b"lease ran out", attempts.count))?;
+                    let error = attempts.error.filter(|error| !error.is_empty()).unwrap_or(b"lease ran out".to_vec());
+                    self.bury(step, keys, &id, payload, Some(queue), ("lease", &error, attempts.count))?;
                     self.forget_fields(&keys.payloads, &id);
                 }
             }
