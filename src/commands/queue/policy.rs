@@ -36,17 +36,27 @@ impl Command for PolicyCommand {
                 "policy",
                 Kind::Group(&[
                     required("queue", Kind::Text),
-                    optional("attempts", Kind::Option("ATTEMPTS", ValueType::Integer)),
                     optional(
-                        "backoff",
-                        Kind::Group(&[
-                            required("backoff", Kind::Word("BACKOFF")),
-                            required("first_ms", Kind::Integer),
-                            required("max_ms", Kind::Integer),
+                        "change",
+                        Kind::OneOf(&[
+                            required(
+                                "values",
+                                Kind::Group(&[
+                                    optional("attempts", Kind::Option("ATTEMPTS", ValueType::Integer)),
+                                    optional(
+                                        "backoff",
+                                        Kind::Group(&[
+                                            required("backoff", Kind::Word("BACKOFF")),
+                                            required("first_ms", Kind::Integer),
+                                            required("max_ms", Kind::Integer),
+                                        ]),
+                                    ),
+                                    optional("paused", Kind::Option("PAUSED", ValueType::Text)),
+                                ]),
+                            ),
+                            required("reset", Kind::Word("RESET")),
                         ]),
                     ),
-                    optional("paused", Kind::Option("PAUSED", ValueType::Text)),
-                    optional("reset", Kind::Word("RESET")),
                 ]),
             ),
         ],

@@ -815,7 +815,7 @@ pub const ROWS: &[Row] = &[
     },
     Row {
         name: "RMQ.POLICY",
-        syntax: "namespace [queue [ATTEMPTS attempts] [BACKOFF first_ms max_ms] [PAUSED paused] [RESET]]",
+        syntax: "namespace [queue [[ATTEMPTS attempts] [BACKOFF first_ms max_ms] [PAUSED paused]|RESET]]",
         keys: &[],
         derived: &[key("queues", "@ns:queues", ReadWrite)],
         adds_data: true,
