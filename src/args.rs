@@ -27,7 +27,7 @@ fn decimal(bytes: &[u8]) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-pub fn positive_integer(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
+fn positive_integer(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
     integer(bytes).filter(|value| *value > 0).ok_or(Error::Invalid { argument, expected: "a positive integer" })
 }
 

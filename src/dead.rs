@@ -59,6 +59,14 @@ impl DeadLetters<'_> {
         self.list.push_left_once(id, if again { MayBeThere::Anywhere } else { MayBeThere::Nowhere });
     }
 
+    /// Deletes the fields of a dead letter. Whether there was one.
+    pub fn forget(&mut self, id: StrRef) -> bool {
+        let was_there = self.map.delete(id);
+        self.map.delete(queue_field(id).as_ref());
+        self.map.delete(death_field(id).as_ref());
+        was_there
+    }
+
     /// Where these dead letters are in the list, in one pass.
     pub fn places_of<'a>(&mut self, ids: impl Iterator<Item = &'a OwnedStr>) -> Vec<(Place, OwnedStr)> {
         let ids: Vec<StrRef> = ids.map(OwnedStr::as_ref).collect();

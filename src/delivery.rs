@@ -83,17 +83,10 @@ pub fn current<'c>(
 pub fn open_processing(ns: &Namespace, deliveries: &mut [Delivery], processing: &mut Lists) -> Result<(), Error> {
     for delivery in deliveries {
         let Some(queue) = &delivery.queue else { continue };
-        let list = match processing.known(queue.bytes()) {
-            Some(list) => list,
-            None => {
-                ns.check_processing(queue.bytes())?;
-                processing.find(OwnedStr::retain(queue.as_ref()))?
-            }
-        };
-        if !processing.is_usable(list) {
-            return Err(processing.why_unusable(list));
+        if processing.known(queue.bytes()).is_none() {
+            ns.check_processing(queue.bytes())?;
         }
-        delivery.list = Some(list);
+        delivery.list = Some(processing.open(queue)?);
     }
     Ok(())
 }

@@ -122,12 +122,17 @@ impl<'c> Lists<'c> {
         Ok(self.last)
     }
 
-    pub fn is_usable(&self, index: usize) -> bool {
-        self.queues[index].list.is_some()
+    /// The same; a list that cannot be used is an error.
+    pub fn open(&mut self, name: &OwnedStr) -> Result<usize, Error> {
+        let index = self.find(OwnedStr::retain(name.as_ref()))?;
+        match self.is_usable(index) {
+            true => Ok(index),
+            false => Err(Error::KeyWrongType { key: [name.bytes(), self.suffix].concat(), expected: "list" }),
+        }
     }
 
-    pub fn why_unusable(&self, index: usize) -> Error {
-        Error::KeyWrongType { key: [self.queues[index].name.bytes(), self.suffix].concat(), expected: "list" }
+    pub fn is_usable(&self, index: usize) -> bool {
+        self.queues[index].list.is_some()
     }
 
     pub fn name(&self, index: usize) -> StrRef<'_> {

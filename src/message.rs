@@ -142,11 +142,9 @@ impl<'c> Working<'c> {
         had_trace.into_iter().filter(|trace| *trace).count()
     }
 
-    /// A message in processing becomes due later, with a new payload if one is given.
-    pub fn postpone(&mut self, message: &mut InWork, payload: Option<StrRef>, delay_tasks: &mut ZsetKey, due: f64) {
-        if let Some(payload) = payload {
-            self.payload_map.set(message.id, payload);
-        }
+    /// A message in processing becomes due later, with a new payload.
+    pub fn postpone(&mut self, message: &mut InWork, payload: StrRef, delay_tasks: &mut ZsetKey, due: f64) {
+        self.payload_map.set(message.id, payload);
         if let (Some(queue), false) = (&message.queue, message.queue_is_stored) {
             self.payload_map.set(queue_field(message.id).as_ref(), queue.as_ref());
         }

@@ -18,7 +18,7 @@ pub struct ParseError<'a> {
 
 impl ParseError<'_> {
     /// At most `payload_limit` bytes of the payload and `message_limit` bytes of the error, the topic and the
-    /// timestamp are kept.
+    /// timestamp are kept; of the timestamp at least `LONGEST_TIMESTAMP`.
     pub fn to_json(&self, payload_limit: usize, message_limit: usize) -> Vec<u8> {
         let kept = cut(self.payload, payload_limit);
         let text = readable(kept);

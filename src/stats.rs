@@ -21,7 +21,7 @@ counters! {
     Reclaimed => "reclaimed",
     /// Messages that TIMEOUTS … CLAIM gave a new deadline.
     Claimed => "claimed",
-    /// Entries of expire_monitor or delay_tasks that were stale and removed.
+    /// Entries of expire_monitor, delay_tasks or dlq that were stale and removed.
     Stale => "stale",
     /// Messages that PARSEERR put into quarantine.
     Quarantined => "quarantined",

@@ -197,10 +197,14 @@ impl<'c> Whereabouts<'c> {
         let mut unusable = Ok(());
         for is_pending in [true, false] {
             let lists = if is_pending { &mut self.keys.pending } else { &mut self.keys.processing };
-            let number = lists.find(OwnedStr::new(queue))?;
-            if !lists.is_usable(number) {
-                unusable = unusable.and(Err(lists.why_unusable(number)));
-            }
+            let number = match lists.open(&OwnedStr::new(queue)) {
+                Ok(number) => number,
+                Err(error @ Error::KeyWrongType { .. }) => {
+                    unusable = unusable.and(Err(error));
+                    continue;
+                }
+                Err(error) => return Err(error),
+            };
             let Some(list) = lists.get(number) else { continue };
             for (index, place) in list.every_place_of(sought) {
                 let traces = &mut all[index];

@@ -201,7 +201,6 @@ macro_rules! typed_handle {
             }
 
             /// Opens a key that is not an argument.
-            #[allow(dead_code)]
             pub fn open_named(call: &'c Invocation<'c>, name: &OwnedStr) -> Result<Self, Error> {
                 let bytes = || name.bytes().to_vec();
                 Key::open(call, OwnedStr::retain(name.as_ref()), $type)
@@ -212,17 +211,14 @@ macro_rules! typed_handle {
                     })
             }
 
-            #[allow(dead_code)]
             pub fn name(&self) -> StrRef<'_> {
                 self.key.name()
             }
 
-            #[allow(dead_code)]
             pub fn exists(&self) -> bool {
                 self.key.exists()
             }
 
-            #[allow(dead_code)]
             pub fn len(&self) -> usize {
                 self.key.len()
             }

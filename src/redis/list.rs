@@ -89,6 +89,7 @@ pub enum MayBeThere {
 
 /// Elements searched at each end of a very long list.
 const END_WINDOW: usize = 10_000;
+
 impl<'c> ListKey<'c> {
     /// Opens a list given as an argument; an empty name means none.
     pub fn open_unless_empty(call: &'c Invocation<'c>, key: KeyArg<'c>) -> Result<Option<Self>, Error> {

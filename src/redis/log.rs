@@ -2,8 +2,6 @@
 
 use std::ffi::CString;
 
-use redis_module::raw;
-
 use super::api::api;
 
 /// What goes between quotes in a log line or an error: printable ASCII, the rest escaped, cut at 128 characters.
@@ -17,13 +15,10 @@ pub fn printable(bytes: &[u8]) -> String {
     text
 }
 
-pub(super) fn write(ctx: *mut raw::RedisModuleCtx, level: &std::ffi::CStr, text: &str) {
-    let text = CString::new(text.replace('\0', "\\0")).unwrap_or_default();
-    // SAFETY: `ctx` is the running call's context or null, both of which the function takes; level, format and text
-    // are NUL-terminated, and the one `%s` has its one argument.
-    unsafe { api!(RedisModule_Log(ctx, level.as_ptr(), c"%s".as_ptr(), text.as_ptr())) }
-}
-
 pub fn warning(text: &str) {
-    write(std::ptr::null_mut(), c"warning", text);
+    let text = CString::new(text.replace('\0', "\\0")).unwrap_or_default();
+    let no_context = std::ptr::null_mut();
+    // SAFETY: the function takes a null context; level, format and text are NUL-terminated, and the one `%s` has its one
+    // argument.
+    unsafe { api!(RedisModule_Log(no_context, c"warning".as_ptr(), c"%s".as_ptr(), text.as_ptr())) }
 }

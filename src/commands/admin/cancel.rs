@@ -5,9 +5,8 @@
 
 use crate::args::{self, Opt};
 use crate::clock::Now;
-use crate::dead::death_field;
 use crate::error::Error;
-use crate::message::{forget_fields, queue_field};
+use crate::message::forget_fields;
 use crate::namespace::Namespace;
 use crate::redis::command::{optional, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::Sought;
@@ -64,9 +63,7 @@ impl Command for Cancel {
             let mut in_list: Vec<_> = in_list.into_iter().map(|(number, place)| (place, dead[number])).collect();
             places.dead.list.remove(&mut in_list);
             for id in &dead {
-                for field in [*id, queue_field(*id).as_ref(), death_field(*id).as_ref()] {
-                    places.dead.map.delete(field);
-                }
+                places.dead.forget(*id);
             }
         }
         let cancelled: Vec<StrRef> =

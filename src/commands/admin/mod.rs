@@ -10,7 +10,14 @@ pub mod stats;
 
 use crate::error::Error;
 use crate::namespace::Namespace;
+use crate::redis::command::{optional, required, Arg, Kind};
 use crate::redis::{OwnedStr, StrRef};
+
+/// States of messages, of all queues or of one.
+const DELAYED: Arg = required("delayed", Kind::Group(&[required("delayed", Kind::Word("DELAYED")), OF_QUEUE]));
+const OVERDUE: Arg = required("overdue", Kind::Group(&[required("overdue", Kind::Word("OVERDUE")), OF_QUEUE]));
+const DEAD: Arg = required("dead", Kind::Group(&[required("dead", Kind::Word("DEAD")), OF_QUEUE]));
+const OF_QUEUE: Arg = optional("queue", Kind::Text);
 
 /// The words before the first that names a state, that state, and the words behind it.
 fn split_at_state<'w, 'c>(

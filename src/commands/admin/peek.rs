@@ -6,7 +6,7 @@
 
 use serde_json::Value as Json;
 
-use super::{queue_after, split_at_state};
+use super::{queue_after, split_at_state, DEAD, DELAYED, OVERDUE};
 use crate::args::{self, Opt};
 use crate::clock::Now;
 use crate::dead::death_field;
@@ -14,7 +14,7 @@ use crate::error::Error;
 use crate::message::{attempts_field, is_message, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
 use crate::receipt::{since_ms, Attempts};
-use crate::redis::command::{optional, required, several, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
+use crate::redis::command::{optional, required, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::reply::Value;
 use crate::redis::zset::Walk;
 use crate::redis::{HashKey, Invocation, ListKey, OwnedStr, StrRef, ZsetKey};
@@ -60,9 +60,9 @@ impl Command for Peek {
                 Kind::OneOf(&[
                     required("queue", Kind::Option("PENDING", ValueType::Text)),
                     required("queue", Kind::Option("PROCESSING", ValueType::Text)),
-                    of_any_queue("delayed", DELAYED),
-                    of_any_queue("overdue", OVERDUE),
-                    of_any_queue("dead", DEAD),
+                    DELAYED,
+                    OVERDUE,
+                    DEAD,
                     several("id", Kind::Option("IDS", ValueType::Text)),
                 ]),
             ),
@@ -106,15 +106,6 @@ impl Command for Peek {
             }
         }
     }
-}
-
-const QUEUE: Arg = optional("queue", Kind::Text);
-const DELAYED: &[Arg] = &[required("delayed", Kind::Word("DELAYED")), QUEUE];
-const OVERDUE: &[Arg] = &[required("overdue", Kind::Word("OVERDUE")), QUEUE];
-const DEAD: &[Arg] = &[required("dead", Kind::Word("DEAD")), QUEUE];
-
-const fn of_any_queue(name: &'static str, words: &'static [Arg]) -> Arg {
-    required(name, Kind::Group(words))
 }
 
 fn parse<'c>(ns: &Namespace, words: &'c [StrRef<'c>]) -> Result<(Which<'c>, Page), Error> {
@@ -200,8 +191,8 @@ fn list<'c>(
             &mut places.keys.processing
         }
     };
-    let number = lists.find(OwnedStr::retain(queue.as_ref()))?;
-    let Some(list) = lists.get(number) else { return Err(lists.why_unusable(number)) };
+    let number = lists.open(queue)?;
+    let Some(list) = lists.get(number) else { return Ok(()) };
     let payloads = &places.keys.payloads;
     let ids = page.elements(list, |id| is_message(payloads, id, &FIELDS));
     reply(ns, places, ids.iter().map(|id| Some((id.as_ref(), state))), page);
@@ -282,7 +273,7 @@ impl<'a> Message<'a> {
             });
         }
         let field = map.get(attempts_field(id).as_ref());
-        let attempts = field.as_ref().map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()));
+        let attempts = Attempts::of(field.as_ref());
         let time = match state {
             State::Delayed => places.keys.delays.score(id).map(|due| ("due_ms", due as i64)),
             State::Processing => places.keys.expires.score(id).map(|deadline| ("deadline_ms", deadline as i64)),

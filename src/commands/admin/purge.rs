@@ -6,15 +6,14 @@
 
 use std::collections::BTreeSet;
 
-use super::{queue_after, split_at_state};
+use super::{queue_after, split_at_state, DEAD, DELAYED};
 use crate::args::{self, Opt};
-use crate::dead::death_field;
 use crate::error::Error;
 use crate::hash::IdSet;
 use crate::lists::Lists;
 use crate::message::{forget_fields, is_message, queue_field, DEAD_FIELDS, FIELDS};
 use crate::namespace::Namespace;
-use crate::redis::command::{optional, required, Arg, Command, Kind, Spec, ValueType, NAMESPACE};
+use crate::redis::command::{optional, required, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::{LremSide, Place};
 use crate::redis::zset::Walk;
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
@@ -54,11 +53,7 @@ impl Command for Purge {
             optional("count", Kind::Option("COUNT", ValueType::Integer)),
             required(
                 "which",
-                Kind::OneOf(&[
-                    required("queue", Kind::Option("PENDING", ValueType::Text)),
-                    required("delayed", Kind::Group(DELAYED)),
-                    required("dead", Kind::Group(DEAD)),
-                ]),
+                Kind::OneOf(&[required("queue", Kind::Option("PENDING", ValueType::Text)), DELAYED, DEAD]),
             ),
         ],
     };
@@ -84,10 +79,6 @@ impl Command for Purge {
         Ok(())
     }
 }
-
-const QUEUE: Arg = optional("queue", Kind::Text);
-const DELAYED: &[Arg] = &[required("delayed", Kind::Word("DELAYED")), QUEUE];
-const DEAD: &[Arg] = &[required("dead", Kind::Word("DEAD")), QUEUE];
 
 fn parse(ns: &Namespace, words: &[StrRef]) -> Result<(Which, usize), Error> {
     let known = [Opt::Value("COUNT")];
@@ -122,14 +113,8 @@ impl Purging<'_, '_> {
     fn pending(&mut self, queue: &OwnedStr) -> Result<usize, Error> {
         self.ns.check_pending(queue.bytes())?;
         self.ns.check_processing(queue.bytes())?;
-        let number = self.places.keys.pending.find(OwnedStr::retain(queue.as_ref()))?;
-        if !self.places.keys.pending.is_usable(number) {
-            return Err(self.places.keys.pending.why_unusable(number));
-        }
-        let processing = self.places.keys.processing.find(OwnedStr::retain(queue.as_ref()))?;
-        if !self.places.keys.processing.is_usable(processing) {
-            return Err(self.places.keys.processing.why_unusable(processing));
-        }
+        let number = self.places.keys.pending.open(queue)?;
+        self.places.keys.processing.open(queue)?;
         let len = self.places.keys.pending.get(number).map_or(0, |list| list.len());
         if !self.has_payloads(len) {
             return Ok(0);
@@ -232,9 +217,7 @@ impl Purging<'_, '_> {
         let mut purged = 0;
         for id in &gone {
             let id = id.as_ref();
-            purged += usize::from(dead.map.delete(id));
-            dead.map.delete(queue_field(id).as_ref());
-            dead.map.delete(death_field(id).as_ref());
+            purged += usize::from(dead.forget(id));
             // A live message of this id was published after the dead one.
             if !is_message(&self.places.keys.payloads, id, &FIELDS) {
                 self.once.remove(id);

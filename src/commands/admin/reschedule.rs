@@ -58,7 +58,7 @@ impl Command for Reschedule {
             if let (None, Some(queue)) = (queue, &traces.queue) {
                 payloads.set(queue_field.as_ref(), queue.as_ref());
             }
-            let before = attempts.as_ref().map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()));
+            let before = Attempts::of(attempts.as_ref());
             let attempts = Attempts { micros: due * 1000, ..before };
             payloads.set(attempts_field.as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
             places.keys.delays.add(traces.id, due as f64);

@@ -111,7 +111,7 @@ impl Line {
         let next = pending.as_mut().and_then(|list| list.at(list.len().checked_sub(1)?));
         let next_age_ms = next.and_then(|id| {
             let field = payloads.get(attempts_field(id.as_ref()).as_ref());
-            let attempts = field.as_ref().map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()));
+            let attempts = Attempts::of(field.as_ref());
             Some((now.ms() - since_ms(&attempts, id.bytes())?).max(0))
         });
         let traffic = traffic::of(ns.call, queue.bytes());

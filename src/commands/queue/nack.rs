@@ -9,7 +9,6 @@ use crate::dead::Death;
 use crate::delivery::{self, check_pairs};
 use crate::error::Error;
 use crate::lists::Lists;
-use crate::message::attempts_field;
 use crate::namespace::Namespace;
 use crate::policy::Policy;
 use crate::receipt::Attempts;
@@ -111,7 +110,7 @@ impl Command for Nack {
                 payloads.set(*id, payload);
             }
             let attempts = Attempts { micros: due * 1000, error, ..before };
-            payloads.set(attempts_field(*id).as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
+            payloads.set(delivery.attempts_field.as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
             delays.add(*id, due as f64);
             ns.due_at(due);
             delivery::count(call, &deliveries, Event::Retried);

@@ -88,11 +88,8 @@ impl Command for Publish {
             !payloads.exists() || destination.is_missing() || once.as_ref().is_some_and(|once| !once.exists()),
         )?;
         if let Destination::Pending(pending, queues) = &mut destination {
-            let list = pending.find(OwnedStr::retain(queue.as_ref()))?;
-            let Some(pending) = pending.get(list) else {
-                return Err(pending.why_unusable(list));
-            };
-            if pending.len() == 0 {
+            let list = pending.open(&queue)?;
+            if pending.get(list).is_none_or(|list| list.len() == 0) {
                 let queues = queues.insert(ns.queues()?);
                 ns.check_slot(!queues.exists())?;
             }
@@ -165,16 +162,16 @@ impl Destination<'_> {
 impl<'c> Request<'c> {
     fn parse(words: &'c [StrRef<'c>], now: Now) -> Result<Self, Error> {
         let is = |word: &StrRef, name: &str| word.bytes().eq_ignore_ascii_case(name.as_bytes());
-        let missing = Error::Missing("TO", "a queue and at least one id and payload");
+        const MESSAGES: &str = "a queue and at least one id and payload";
         let Some(to) = words.iter().position(|word| is(word, "TO")) else {
-            return Err(missing);
+            return Err(Error::Missing("TO", MESSAGES));
         };
         let [urgent, delay, at, once] = args::options(
             &words[..to],
             [Opt::Word("URGENT"), Opt::Value("DELAY"), Opt::Value("AT"), Opt::Value("ONCE")],
         )?;
         let [queue, messages @ ..] = &words[to + 1..] else {
-            return Err(missing);
+            return Err(Error::Incomplete("TO", MESSAGES));
         };
         for id in messages.iter().step_by(2) {
             writable_id(id.bytes())?;
@@ -183,8 +180,11 @@ impl<'c> Request<'c> {
                 return Err(Error::OptionTooLate { option, word: "TO" });
             }
         }
-        if messages.is_empty() || messages.len() % 2 != 0 {
-            return Err(missing);
+        if messages.len() < 2 {
+            return Err(Error::Incomplete("TO", MESSAGES));
+        }
+        if messages.len() % 2 != 0 {
+            return Err(Error::Incomplete("an id", "its payload"));
         }
         for (given, other, names) in
             [(urgent, delay, ("URGENT", "DELAY")), (urgent, at, ("URGENT", "AT")), (delay, at, ("DELAY", "AT"))]

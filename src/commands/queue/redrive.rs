@@ -7,7 +7,7 @@
 
 use crate::args::{self, Opt};
 use crate::clock::resume;
-use crate::dead::{death_field, DeadLetters};
+use crate::dead::DeadLetters;
 use crate::error::Error;
 use crate::hash::IdSet;
 use crate::lists::Lists;
@@ -94,9 +94,7 @@ impl Command for Redrive {
             let (id, field) = (letter.id.as_ref(), queue_field(letter.id.as_ref()));
             payloads.set(id, letter.payload.as_ref());
             payloads.set(field.as_ref(), pending.name(letter.queue));
-            dead.map.delete(id);
-            dead.map.delete(field.as_ref());
-            dead.map.delete(death_field(id).as_ref());
+            dead.forget(id);
         }
         for letter in &letters {
             payloads.delete(attempts_field(letter.id.as_ref()).as_ref());

@@ -7,7 +7,6 @@ use crate::clock::Now;
 use crate::delivery::{self, check_pairs};
 use crate::error::Error;
 use crate::lists::Lists;
-use crate::message::attempts_field;
 use crate::namespace::Namespace;
 use crate::receipt::Attempts;
 use crate::redis::command::{required, several, Command, Kind, Spec, NAMESPACE};
@@ -49,11 +48,7 @@ impl Command for Release {
         for delivery in &deliveries {
             let queue = delivery.queue.as_ref().ok_or(Error::NoQueue(delivery.id.bytes().to_vec()))?;
             ns.check_pending(queue.bytes())?;
-            let list = pending.find(OwnedStr::retain(queue.as_ref()))?;
-            if !pending.is_usable(list) {
-                return Err(pending.why_unusable(list));
-            }
-            back.push((delivery, list));
+            back.push((delivery, pending.open(queue)?));
         }
 
         delivery::take_out(&deliveries, &mut processing, &mut expires);
@@ -62,7 +57,7 @@ impl Command for Release {
             pending.push(*list, End::Right, delivery.id);
             let before = Attempts::parse(delivery.attempts.bytes());
             let attempts = Attempts { count: (before.count - 1).max(0), micros: now.micros(), ..before };
-            payloads.set(attempts_field(delivery.id).as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
+            payloads.set(delivery.attempts_field.as_ref(), OwnedStr::new(attempts.text().bytes()).as_ref());
         }
         pending.register_created(&mut queues);
 

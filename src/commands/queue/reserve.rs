@@ -8,7 +8,7 @@
 use crate::args::{self, Opt};
 use crate::clock::keep::Keys;
 use crate::clock::waiting::Waiter;
-use crate::clock::Now;
+use crate::clock::{is_lease, Now};
 use crate::digits::Digits;
 use crate::error::Error;
 use crate::hash::IdSet;
@@ -22,7 +22,6 @@ use crate::redis::blocking::{self, Waits};
 use crate::redis::command::{optional, required, several, Command, Kind, Spec, ValueType, NAMESPACE};
 use crate::redis::list::End;
 use crate::redis::{server, Invocation, ListKey, OwnedStr, StrRef};
-use crate::settings;
 use crate::skipped::{report_dropped, Reason};
 use crate::stats::{self, Counter};
 use crate::traffic::{self, Event};
@@ -30,6 +29,8 @@ use smallvec::SmallVec;
 
 pub struct Reserve;
 
+/// What has to follow FROM.
+const AT_LEAST_ONE_QUEUE: &str = "at least one queue";
 /// Ids without message that one call drops.
 const DROPPED_PER_CALL: usize = 1000;
 /// Up to this many, the ids that a call takes are compared one by one, which is cheaper than a set of them.
@@ -166,12 +167,12 @@ impl<'c> Request<'c> {
             return Err(Error::WrongArity);
         };
         let is = |word: &StrRef, name: &str| word.bytes().eq_ignore_ascii_case(name.as_bytes());
-        let missing = Error::Missing("FROM", "at least one queue");
+        let lease_ms = args::span_ms("lease_ms", lease_ms.bytes())?;
         let Some(from) = words.iter().position(|word| is(word, "FROM")) else {
-            return Err(missing);
+            return Err(Error::Missing("FROM", AT_LEAST_ONE_QUEUE));
         };
         let [count, block] = args::options(&words[..from], [Opt::Value("COUNT"), Opt::Value("BLOCK")])?;
-        let count = count.map_or(Ok(1), |count| args::positive_integer("COUNT", count.bytes()))?;
+        let count = count.map_or(Ok(1), |count| args::limited("COUNT", count.bytes()))?;
         let mut queues: SmallVec<[StrRef; 4]> = SmallVec::new();
         let mut seen: IdSet<&[u8]> = IdSet::default();
         let several = words.len() > from + 2;
@@ -184,12 +185,12 @@ impl<'c> Request<'c> {
             }
         }
         if queues.is_empty() {
-            return Err(missing);
+            return Err(Error::Incomplete("FROM", AT_LEAST_ONE_QUEUE));
         }
         Ok(Request {
             namespace: *namespace,
-            lease_ms: args::span_ms("lease_ms", lease_ms.bytes())?,
-            count: count.min(settings::MAX_BATCH.get()) as usize,
+            lease_ms,
+            count,
             block_ms: block.map(|ms| args::delay_ms("BLOCK", ms.bytes())).transpose()?,
             queues,
         })
@@ -302,7 +303,7 @@ impl<'c> Request<'c> {
             let [payload, attempts, stored_queue] =
                 keys.payloads.get_three(id.as_ref(), attempts_field.as_ref(), queue_field.as_ref());
             let deadline = keys.expires.score(id.as_ref());
-            let is_leased = deadline.is_some_and(|deadline| deadline.fract() != 0.0);
+            let is_leased = deadline.is_some_and(is_lease);
             let is_taken = match by_hash {
                 true => seen.contains(id.bytes()),
                 false => taken.iter().any(|message| message.id.bytes() == id.bytes()),
@@ -338,8 +339,8 @@ impl<'c> Request<'c> {
                 keys.processing.note_created(processing);
             }
             // A pending message with a deadline that is a whole number was produced anew by a script.
-            let is_anew = deadline.is_some_and(|deadline| deadline.fract() == 0.0);
-            let stored = attempts.as_ref().map_or_else(Attempts::default, |field| Attempts::parse(field.bytes()));
+            let is_anew = deadline.is_some() && !is_leased;
+            let stored = Attempts::of(attempts.as_ref());
             let (before, micros) = (if is_anew { 0 } else { stored.count }, stored.micros);
             let attempts = attempts.filter(|_| !is_anew);
             if by_hash {
@@ -358,14 +359,7 @@ impl<'c> Request<'c> {
 fn open_lists(keys: &mut Keys, queues: &[OwnedStr]) -> Result<Vec<(usize, usize)>, Error> {
     let mut lists = Vec::with_capacity(queues.len());
     for queue in queues {
-        let pending = keys.pending.find(OwnedStr::retain(queue.as_ref()))?;
-        let processing = keys.processing.find(OwnedStr::retain(queue.as_ref()))?;
-        for (lists, list) in [(&keys.pending, pending), (&keys.processing, processing)] {
-            if !lists.is_usable(list) {
-                return Err(lists.why_unusable(list));
-            }
-        }
-        lists.push((pending, processing));
+        lists.push((keys.pending.open(queue)?, keys.processing.open(queue)?));
     }
     Ok(lists)
 }

@@ -49,7 +49,7 @@ impl Command for Retry {
             return Err(Error::UnknownQueue);
         }
 
-        working.postpone(&mut message, Some(payload), &mut delay_tasks, due);
+        working.postpone(&mut message, payload, &mut delay_tasks, due);
 
         stats::add(Counter::Retried, 1);
         call.reply_ok();
