@@ -3,7 +3,7 @@
 use std::ffi::{c_int, CStr, CString};
 
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicU64, Ordering};
+use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use redis_module::raw;
 
@@ -11,7 +11,7 @@ use super::api::api;
 use super::command::Entry;
 use super::entry::guarded;
 use super::Invocation;
-use crate::clock::waiting;
+use crate::clock::{waiting, Now};
 use crate::stats;
 use crate::traffic;
 
@@ -61,7 +61,7 @@ pub(super) fn count_call() {
 
 /// A module is not notified of CONFIG RESETSTAT. But after it the server has counted fewer calls than the module has; then
 /// the counters start again. `running`: whether one of the calls is running now, which the server counts when it is over.
-pub(super) fn notice_reset(running: bool) {
+fn notice_reset(running: bool) {
     let calls = CALLS.load(Ordering::Relaxed);
     let expected = calls - CALLS_BEFORE_RESET.load(Ordering::Relaxed) - u64::from(running);
     if calls_counted_by_server() < expected {
@@ -90,8 +90,15 @@ fn calls_counted_by_server() -> u64 {
 
 impl Invocation<'_> {
     /// Sets the counters to 0 if CONFIG RESETSTAT was called since this was last checked. Within a command that does not wait.
+    /// At most once a second: the server counts its calls per command, which takes longer than RMQ.STATS itself.
     pub fn notice_reset_of_statistics(&self) {
-        notice_reset(true);
+        const LOOK_EVERY_MS: i64 = 1000;
+        static LAST: AtomicI64 = AtomicI64::new(0);
+        let now = Now::read().ms();
+        if (now - LAST.load(Ordering::Relaxed)).abs() >= LOOK_EVERY_MS {
+            LAST.store(now, Ordering::Relaxed);
+            notice_reset(true);
+        }
     }
 }
 

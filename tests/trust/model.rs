@@ -162,12 +162,12 @@ impl<'r> Runner<'r> {
             rig.server.restart();
         }
         let mut wire = Wire::connect(&rig.server);
-        // STATS notices that the counters start again.
+        // INFO notices that the counters start again.
         let reset = [
             words(&["FLUSHALL"]),
             words(&["CONFIG", "SET", "rmq.max-batch", &DEFAULT_MAX_BATCH.to_string()]),
             words(&["CONFIG", "RESETSTAT"]),
-            words(&["RMQ.STATS", NS]),
+            words(&["INFO", "rmq"]),
         ];
         wire.pipeline(&reset).expect("a fresh start");
         let keys = all_keys();

@@ -6,7 +6,6 @@
 
 use crate::clock::{waiting, Now};
 use crate::error::Error;
-use crate::lists::{PENDING, PROCESSING};
 use crate::message::attempts_field;
 use crate::namespace::Namespace;
 use crate::policy::Policy;
@@ -100,21 +99,22 @@ impl Line {
         waiting: usize,
         now: Now,
     ) -> Result<Self, Error> {
-        let queue = ns.names.queue(short.bytes());
-        ns.check_pending(queue.bytes())?;
-        ns.check_processing(queue.bytes())?;
-        let open = |suffix| match ListKey::open_named(ns.call, &OwnedStr::concat(queue.bytes(), suffix)) {
+        let names = ns.names.of_queue(short.bytes());
+        let queue = names.queue.bytes();
+        ns.check_pending(queue)?;
+        ns.check_processing(queue)?;
+        let open = |name| match ListKey::open_named(ns.call, name) {
             Err(Error::KeyWrongType { .. }) if !is_named => Ok(None),
             list => list.map(Some),
         };
-        let (mut pending, processing) = (open(PENDING)?, open(PROCESSING)?);
+        let (mut pending, processing) = (open(&names.pending)?, open(&names.processing)?);
         let next = pending.as_mut().and_then(|list| list.at(list.len().checked_sub(1)?));
         let next_age_ms = next.and_then(|id| {
             let field = payloads.get(attempts_field(id.as_ref()).as_ref());
             let attempts = Attempts::of(field.as_ref());
             Some((now.ms() - since_ms(&attempts, id.bytes())?).max(0))
         });
-        let traffic = traffic::of(ns.call, queue.bytes());
+        let traffic = traffic::of(ns.call, queue);
         // A waiting client counts as asking now.
         let asked_at = if waiting > 0 { Some(now.ms()) } else { traffic.asked_at };
         Ok(Line {
