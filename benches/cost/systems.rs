@@ -55,20 +55,26 @@ pub struct Habit {
     pub count: usize,
     /// Calls per request.
     pub calls: usize,
+    /// What it has in hand it settles in one write with the next take, which needs no reply of the other.
+    pub joined: bool,
 }
 
 impl Habit {
     pub const fn new(system: System, count: usize) -> Habit {
-        Habit { system, queues: 1, count, calls: 1 }
+        Habit { system, queues: 1, count, calls: 1, joined: false }
     }
 
     /// One write of calls for fifty messages.
     pub const fn fifty_in_flight(system: System, count: usize) -> Habit {
-        Habit { system, queues: 1, count, calls: 50 / count }
+        Habit { calls: 50 / count, ..Habit::new(system, count) }
     }
 
     pub const fn of_three_queues(self) -> Habit {
         Habit { queues: 3, ..self }
+    }
+
+    pub const fn joined(self) -> Habit {
+        Habit { joined: true, ..self }
     }
 }
 
@@ -149,6 +155,7 @@ impl Worker {
     pub fn steps(&self) -> &'static [Step] {
         match self.habit.system {
             System::MxRmq => &[Step::Publish, Step::Take, Step::Fetch, Step::Watch, Step::Settle],
+            _ if self.habit.joined => &[Step::Publish, Step::Take],
             _ => &[Step::Publish, Step::Take, Step::Settle],
         }
     }
@@ -161,7 +168,12 @@ impl Worker {
     pub fn say(&mut self, step: Step, out: &mut Wire) {
         match step {
             Step::Publish => (0..self.habit.calls).for_each(|_| self.publish(out)),
-            Step::Take => (0..self.habit.calls).for_each(|_| self.take(out)),
+            Step::Take => {
+                if self.habit.joined && !self.held.is_empty() {
+                    self.say(Step::Settle, out);
+                }
+                (0..self.habit.calls).for_each(|_| self.take(out));
+            }
             Step::Fetch => {
                 for message in self.newest() {
                     send!(out, "HGET", PAYLOADS, message.id);
@@ -383,18 +395,25 @@ impl Script for Lives {
     fn next(&mut self, number: usize, replies: &[u8], out: &mut Wire) -> bool {
         let last = self.steps.len() - 1;
         let living = &mut self.workers[number];
-        let next = match living.step {
-            None => 0,
+        let took = match living.step {
+            Some(step) if self.steps[step] == Step::Take => {
+                living.messages = living.worker.took(replies);
+                living.messages > 0
+            }
+            _ => true,
+        };
+        let (next, begins) = match living.step {
+            None => (0, true),
             // Another worker had more than its share.
-            Some(step) if self.steps[step] == Step::Take && living.worker.took(replies) == 0 => step,
-            Some(step) if step < last => step + 1,
+            Some(step) if !took => (step, false),
+            Some(step) if step < last => (step + 1, false),
             Some(_) => {
                 self.latencies.push(living.started.elapsed().as_nanos() as f64 / 1000.0);
                 self.finished += living.messages;
-                0
+                (0, true)
             }
         };
-        if next == 0 && living.step.is_none_or(|step| step == last) {
+        if begins {
             if self.left == 0 {
                 return false;
             }
@@ -403,7 +422,9 @@ impl Script for Lives {
         }
         living.step = Some(next);
         let step = self.steps[next];
-        living.messages = if step == Step::Settle { living.worker.held.len() } else { living.worker.messages() };
+        if step == Step::Publish {
+            living.messages = living.worker.messages();
+        }
         living.worker.say(step, out);
         true
     }

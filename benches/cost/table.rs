@@ -10,8 +10,11 @@ pub struct Table {
     path: PathBuf,
     header: Vec<String>,
     keys: usize,
-    pub rows: Vec<(Vec<String>, Vec<f64>)>,
+    pub rows: Vec<Row>,
 }
+
+/// The columns of text, then the numbers.
+pub type Row = (Vec<String>, Vec<f64>);
 
 impl Table {
     pub fn new(name: &str, keys: &str, figures: &str) -> Table {

@@ -2,6 +2,7 @@
 //! that noise of the machine hits all alike; a figure is the median of the rounds.
 
 use std::io::{BufRead, BufReader, Write};
+use std::path::Path;
 use std::process::{Command, Stdio};
 
 use super::client::{drive, send, Script, Wire};
@@ -34,7 +35,7 @@ pub fn measure(quick: bool) {
         }
         all_lives(&mut lab, setting, rounds, if quick { 4000 } else { 20_000 }, &mut lives);
         all_calls(&mut lab, setting, rounds, &mut calls);
-        all_jobs(&mut lab, setting, if quick { 4000 } else { 20_000 }, &mut jobs);
+        all_jobs(&mut lab, setting, 3, if quick { 4000 } else { 20_000 }, &mut jobs);
         due(&mut lab, setting, &mut waiting);
         all_twins(&mut lab, setting, rounds, &mut twins);
         grow(&mut lab, setting, if quick { &[100, 1000] } else { &[100, 1000, 10_000, 100_000] }, &mut growth);
@@ -54,6 +55,7 @@ fn all_lives(lab: &mut Lab, setting: &str, rounds: usize, messages: usize, table
             }
             if matches!(system, System::Rmq | System::Streams) {
                 habits.push((Habit::new(system, count).of_three_queues(), name));
+                habits.push((Habit::new(system, count).joined(), name));
             }
         }
     }
@@ -74,8 +76,12 @@ fn all_lives(lab: &mut Lab, setting: &str, rounds: usize, messages: usize, table
     }
     for ((habit, name), seen) in habits.iter().zip(seen) {
         let figures = [0, 1, 2, 3].map(|place| median(seen.iter().map(|figures| figures[place])));
-        let queues = if habit.queues == 3 { " of three queues" } else { "" };
-        table.add(&[setting, &format!("life {} at a time{queues}", habit.count), name], &figures);
+        let manner = match habit {
+            Habit { queues: 3, .. } => " of three queues",
+            Habit { joined: true, .. } => " settled with the next take",
+            _ => "",
+        };
+        table.add(&[setting, &format!("life {} at a time{manner}", habit.count), name], &figures);
     }
 }
 
@@ -125,38 +131,63 @@ fn all_calls(lab: &mut Lab, setting: &str, rounds: usize, table: &mut Table) {
     }
 }
 
-/// Ten connections that publish everything, then ten that work it off.
-fn all_jobs(lab: &mut Lab, setting: &str, messages: usize, table: &mut Table) {
-    for (system, name) in SYSTEMS {
-        let habit = Habit::new(system, 1);
-        lab.worker(habit);
-        let mut phases = [&[Step::Publish][..], &[Step::Take, Step::Fetch, Step::Watch, Step::Settle]].into_iter();
-        let figures = job_figures(lab, messages, |lab| {
-            let steps = phases.next().expect("two phases");
-            let mut script = Lives::new(habit, steps, messages, 10, &lab.scripts);
-            drive(&mut lab.connect(10), &mut script);
-        });
+/// Everything is published, then worked off: by ten connections, each one round trip after the other; by one Node process
+/// with ten jobs at once, where BullMQ is there to compare with.
+fn all_jobs(lab: &mut Lab, setting: &str, rounds: usize, messages: usize, table: &mut Table) {
+    const IN_NODE: [(&str, &str); 2] = [("rmq", "RMQ in Node"), ("bullmq", "BullMQ")];
+    let modules = in_repository(".servers/bullmq/node_modules");
+    let in_node = if modules.exists() { &IN_NODE[..] } else { &[] };
+    let mut seen: Vec<Vec<[f64; 5]>> = vec![Vec::new(); SYSTEMS.len() + in_node.len()];
+    for round in 0..rounds {
+        for turn in 0..seen.len() {
+            let index = (round + turn) % seen.len();
+            let figures = match SYSTEMS.get(index) {
+                Some((system, _)) => by_ten_connections(lab, *system, messages),
+                None => in_one_process(lab, in_node[index - SYSTEMS.len()].0, &modules, messages),
+            };
+            seen[index].push(figures);
+        }
+    }
+    let names = SYSTEMS.iter().map(|(_, name)| name).chain(in_node.iter().map(|(_, name)| name));
+    for (name, seen) in names.zip(seen) {
+        let figures = [0, 1, 2, 3, 4].map(|place| median(seen.iter().map(|figures| figures[place])));
         table.add(&[setting, name], &figures);
     }
-    let modules = in_repository(".servers/bullmq/node_modules");
-    if !modules.exists() {
-        return println!("BullMQ is not there");
-    }
+}
+
+fn by_ten_connections(lab: &mut Lab, system: System, messages: usize) -> [f64; 5] {
+    let habit = Habit::new(system, 1);
+    lab.worker(habit);
+    let mut phases = [&[Step::Publish][..], &[Step::Take, Step::Fetch, Step::Watch, Step::Settle]].into_iter();
+    job_figures(lab, messages, |lab| {
+        let steps = phases.next().expect("two phases");
+        let mut script = Lives::new(habit, steps, messages, 10, &lab.scripts);
+        drive(&mut lab.connect(10), &mut script);
+    })
+}
+
+fn in_one_process(lab: &mut Lab, system: &str, modules: &Path, messages: usize) -> [f64; 5] {
     lab.empty();
     let mut node = Command::new("node");
-    node.arg(in_repository("benches/cost/bullmq.js")).args([lab.server.port().to_string(), messages.to_string()]);
+    node.arg(in_repository("benches/cost/node.js")).args([
+        system,
+        &lab.server.port().to_string(),
+        &messages.to_string(),
+    ]);
     let mut child =
         node.env("NODE_PATH", modules).stdin(Stdio::piped()).stdout(Stdio::piped()).spawn().expect("node runs");
     let mut input = child.stdin.take().expect("a pipe");
     let mut lines = BufReader::new(child.stdout.take().expect("a pipe")).lines();
-    lines.next();
+    let mut reached = |step: &str| assert_eq!(lines.next().expect("node runs").expect("a line"), step);
+    reached("ready");
+    let mut steps = ["added", "done"].into_iter();
     let figures = job_figures(lab, messages, |_| {
         input.write_all(b"go\n").expect("node listens");
-        lines.next();
+        reached(steps.next().expect("two phases"));
     });
     let _ = child.kill();
     let _ = child.wait();
-    table.add(&[setting, "BullMQ"], &figures);
+    figures
 }
 
 /// Per message: CPU of publishing, of everything; memory while all wait; bytes on the wire, bytes in the file.
