@@ -10,6 +10,8 @@ RED, DIM, BOLD, PLAIN = "\x1b[31m", "\x1b[2m", "\x1b[1m", "\x1b[0m"
 
 
 def number(n):  # at most 7 characters
+    if n is None:  # the list has another type
+        return "-"
     for unit in ("", "k", "M", "G"):
         if n < 10_000 or unit == "G":
             return f"{n:.0f}{unit}" if n >= 100 or n == int(n) else f"{n:.1f}{unit}"
@@ -17,10 +19,8 @@ def number(n):  # at most 7 characters
 
 
 def age(ms):
-    if ms is None:
-        return "-"
     fits = ((ms / size, unit) for size, unit in ((86_400_000, "d"), (3_600_000, "h"), (60_000, "m")) if ms >= size)
-    return "{:.1f} {}".format(*next(fits, (ms / 1000, "s")))
+    return "-" if ms is None else "{:.1f} {}".format(*next(fits, (ms / 1000, "s")))
 
 
 def printable(text):
@@ -51,7 +51,7 @@ class View:
         yield f"dead {number(stats['dead'])}", RED if stats["dead"] else PLAIN
         yield "", PLAIN
         yield COLUMNS.format("queue", "waiting", "in work", "oldest", "in", "out", "workers"), BOLD
-        for name, q in sorted(queues.items(), key=lambda item: (-item[1]["pending"], item[0])):
+        for name, q in sorted(queues.items(), key=lambda item: (-(item[1]["pending"] or 0), item[0])):
             asked = "never" if q["idle_ms"] is None else age(q["idle_ms"]) + " ago"  # when a worker last asked for it
             workers = "paused" if q["paused"] else f"{q['waiting_clients']} wait" if q["waiting_clients"] else asked
             yield COLUMNS.format(printable(name), number(q["pending"]), number(q["processing"]), age(q["next_age_ms"]),

@@ -86,9 +86,13 @@ fn top_shows_the_queues_in_a_terminal_of_80_columns_until_ctrl_c() {
     let id: String = ask!(con, "LINDEX", "app:orders:processing", 0);
     ok!(con, "RMQ.NACK", "app", id, receipt, "DEAD");
     ok!(con, "RMQ.POLICY", "app", "a-queue-with-a-name-that-is-too-long", "PAUSED", "yes");
+    // The length of this one is nil.
+    ok!(con, "HSET", "app:queues", "no-list", "{}");
+    ok!(con, "SET", "app:no-list:pending", "no list");
     let mut terminal = Terminal::of(&server, "examples/top.py --interval 0.1");
 
-    let wanted = ["delayed 1 (0 due, next in ", "dead 1", "waiting  in work", "0/s", "orders   ", "paused"];
+    let wanted =
+        ["delayed 1 (0 due, next in ", "dead 1", "waiting  in work", "0/s", "orders   ", "paused", "no-list   "];
     let is_there = || wanted.iter().all(|text| terminal.shown().contains(text));
     assert!(eventually(PATIENCE, is_there), "{}", terminal.shown());
     server.kill9();
