@@ -25,7 +25,7 @@ enum Fault {
     ProcessingWithoutPayload,
     DelayedWithoutPayload,
     DeadWithoutPayload,
-    /// In processing without a deadline: it would never be taken back.
+    /// In processing without a deadline, or with one that never comes: it would never be taken back.
     WithoutDeadline,
     InTwoPlaces,
     /// Its `<id>:queue` is missing, of another namespace, or not the queue whose processing list it is in: it would
@@ -334,7 +334,7 @@ impl<'c> Checkup<'c> {
         match (places, traces.processing.first()) {
             (0, _) => Some(Fault::Lost),
             (2.., _) => Some(Fault::InTwoPlaces),
-            (1, Some(_)) if traces.deadline.is_none() => Some(Fault::WithoutDeadline),
+            (1, Some(_)) if !traces.has_deadline() => Some(Fault::WithoutDeadline),
             (1, Some((list, _))) => {
                 let is_own = |own: &OwnedStr| own.bytes() == self.places.keys.processing.name(*list).bytes();
                 (!own.is_some_and(is_own)).then_some(Fault::WrongQueue)
@@ -391,7 +391,7 @@ impl<'a> Mending<'a> {
                     self.in_pending.extend(traces.pending.iter().map(|(list, place)| (*list, *place, traces.id)));
                     self.in_delays.extend(traces.due.map(|_| traces.id));
                     set_queue(&mut keys.payloads, traces.id, own, keys.processing.name(kept));
-                    if traces.deadline.is_none() {
+                    if !traces.has_deadline() {
                         let deadline = now.ms() + NEW_DEADLINE_MS;
                         keys.expires.add(traces.id, deadline as f64);
                         ns.due_at(deadline);

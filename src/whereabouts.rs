@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::clock::keep::Keys;
-use crate::clock::Now;
+use crate::clock::{Now, LATEST_MS};
 use crate::dead::DeadLetters;
 use crate::error::Error;
 use crate::hash::IdMap;
@@ -55,6 +55,13 @@ pub struct Traces<'c> {
     pub pending: Vec<(usize, Place)>,
     pub processing: Vec<(usize, Place)>,
     pub is_dead: bool,
+}
+
+impl Traces<'_> {
+    /// Whether there is a deadline that comes: later ones (infinity, a script's µs taken for ms) are as good as none.
+    pub fn has_deadline(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= LATEST_MS)
+    }
 }
 
 /// The ids without repetition, and for each one given its number among them.
@@ -221,7 +228,7 @@ impl<'c> Whereabouts<'c> {
         if !self.is_live(traces.id) {
             return traces.is_dead.then_some(State::Dead);
         }
-        let is_leased = traces.deadline.is_some_and(|deadline| deadline > now.exact_ms());
+        let is_leased = traces.has_deadline() && traces.deadline > Some(now.exact_ms());
         Some(match traces {
             _ if !traces.processing.is_empty() && is_leased => State::Processing,
             _ if !traces.pending.is_empty() => State::Pending,

@@ -406,3 +406,26 @@ fn a_lost_message_whose_pending_list_is_none_stays_and_the_log_says_why() {
     let log = server.log();
     assert!(log.contains("because 'app:payloads' does not say which queue they belong to"), "{log}");
 }
+
+#[test]
+fn a_deadline_that_never_comes_is_none() {
+    let server = Server::start();
+    let mut con = server.con();
+    // The other one is in microseconds.
+    for never in ["+inf", "1794891056259224"] {
+        ok!(con, "FLUSHALL");
+        order(&mut con, "a");
+        ok!(con, "LMOVE", PENDING, WORK, "RIGHT", "LEFT");
+        ok!(con, "ZADD", EXPIRES, never, "a");
+        assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::from([("without_deadline".into(), 1)]), "{never}");
+        let deadline: f64 = ask!(con, "ZSCORE", EXPIRES, "a");
+        assert!(deadline < (server_time_ms(&mut con) + 20_000) as f64, "{never}");
+
+        // Of two places the one that it can be taken from stays.
+        ok!(con, "ZADD", EXPIRES, never, "a");
+        ok!(con, "RPUSH", PENDING, "a");
+        assert_eq!(all_pages(&mut con, "RMQ.REPAIR", 100), BTreeMap::from([("in_two_places".into(), 1)]), "{never}");
+        assert_eq!(all_pages(&mut con, "RMQ.AUDIT", 100), BTreeMap::new(), "{never}");
+        assert_eq!(take(&mut con).id, "a", "{never}");
+    }
+}

@@ -35,6 +35,11 @@ impl Traces {
     fn places(&self) -> usize {
         self.pending.len() + self.processing.len() + usize::from(self.due.is_some())
     }
+
+    /// One after the year 2248 never comes.
+    fn has_deadline(&self) -> bool {
+        self.deadline.is_some_and(|deadline| deadline <= 8_796_093_022_208.0)
+    }
 }
 
 /// A number in a reply.
@@ -148,7 +153,7 @@ impl Model {
             due: self.score(&keys.delays, id),
             deadline: self.score(&keys.expires, id),
         };
-        let is_leased = traces.deadline.is_some_and(|deadline| deadline > step.now);
+        let is_leased = traces.has_deadline() && traces.deadline > Some(step.now);
         traces.state = match &traces {
             _ if !self.is_live(keys, id) => self.is_letter(keys, id).then_some(DEAD),
             found if !found.processing.is_empty() && is_leased => Some(PROCESSING),
@@ -600,7 +605,7 @@ impl Model {
         match (traces.places(), traces.processing.first()) {
             (0, _) => Some("lost"),
             (2.., _) => Some("in_two_places"),
-            (_, Some(_)) if traces.deadline.is_none() => Some("without_deadline"),
+            (_, Some(_)) if !traces.has_deadline() => Some("without_deadline"),
             (_, Some(queue)) => (own != Some(queue)).then_some("wrong_queue"),
             _ => (traces.due.is_some() && own.is_none()).then_some("wrong_queue"),
         }
@@ -775,7 +780,7 @@ impl Model {
                     leave(&traces.processing, processing_of, queue.as_ref());
                     leave(&traces.pending, pending_of, None);
                     self.zset_mut(&keys.delays).remove(id);
-                    if traces.deadline.is_none() {
+                    if !traces.has_deadline() {
                         let deadline = self.clock_score(step, &keys.expires, id, NEW_DEADLINE_MS)?;
                         if deadline.fract() != 0.0 {
                             wrong!("{} looks leased until {deadline}", id.escape_ascii());
