@@ -7,8 +7,11 @@ LEASE_MS = 2000
 
 def heartbeat(id, receipt, done):
     while not done.wait(LEASE_MS / 3000):  # three times per lease
-        if r.execute_command("RMQ.EXTEND", "app", LEASE_MS, id, receipt) == [0]:
-            return  # somebody else has the message by now: our ACK will reply 0
+        try:
+            if r.execute_command("RMQ.EXTEND", "app", LEASE_MS, id, receipt) == [0]:
+                return  # somebody else has the message by now: our ACK will reply 0
+        except redis.RedisError:
+            pass  # the server restarts, perhaps: the next one may be in time
 
 def handle(order, attempts):  # your work; this one takes as long and fails as often as the message asks
     time.sleep(order.get("work_ms", 0) / 1000)

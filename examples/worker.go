@@ -5,6 +5,7 @@ import (
 	"context"
 	"encoding/json"
 	"errors"
+	"log"
 	"os"
 	"time"
 
@@ -12,21 +13,19 @@ import (
 )
 
 // Your work. This one takes as long and fails as often as the message asks.
-func handle(payload string, attempts int64) error {
+func handle(payload string, attempts int64) (err error) {
 	order := map[string]int64{}
-	if err := json.Unmarshal([]byte(payload), &order); err != nil {
-		return err
+	if err = json.Unmarshal([]byte(payload), &order); err == nil && attempts <= order["fails"] {
+		err = errors.New("asked to fail")
 	}
 	time.Sleep(time.Duration(order["work_ms"]) * time.Millisecond)
-	if attempts <= order["fails"] {
-		return errors.New("asked to fail")
-	}
-	return nil
+	return err
 }
 
-func main() { // ends when the connection is lost; the read timeout must be longer than BLOCK
+func main() { // ends with an error when the server is away; the read timeout must be longer than BLOCK
 	ctx, r := context.Background(), redis.NewClient(&redis.Options{Addr: os.Getenv("REDIS_ADDR"), ReadTimeout: 10 * time.Second})
-	for taken, err := []any{}, error(nil); err == nil || err == redis.Nil; { // Nil: no message in these two seconds
+	taken, err := []any{}, error(nil)
+	for err == nil || err == redis.Nil { // Nil: no message in these two seconds
 		taken, err = r.Do(ctx, "RMQ.RESERVE", "app", 10000, "BLOCK", 2000, "FROM", "urgent", "orders").Slice()
 		for _, m := range taken {
 			m := m.([]any) // id, payload, receipt, attempts, queue
@@ -37,4 +36,5 @@ func main() { // ends when the connection is lost; the read timeout must be long
 			}
 		}
 	}
+	log.Fatal(err)
 }

@@ -20,41 +20,50 @@ fn python_workers_are_killed_and_every_message_is_processed() {
 }
 
 #[test]
+fn python_workers_end_with_an_error_and_started_again_lose_nothing() {
+    workers_end_with_an_error_and_started_again_lose_nothing(|| python("examples/worker.py"));
+    workers_end_with_an_error_and_started_again_lose_nothing(|| python("examples/heartbeat.py"));
+}
+
+#[test]
 fn python_workers_with_a_heartbeat_are_killed_and_every_message_is_processed() {
     workers_are_killed_and_every_message_is_processed(|| python("examples/heartbeat.py"));
 }
 
 #[test]
 fn node_workers_are_killed_and_every_message_is_processed() {
-    let modules = in_repository(".servers/node/node_modules");
-    if !modules.exists() {
-        eprintln!("left out: `scripts/servers.sh node` found no npm");
-        return;
-    }
-    workers_are_killed_and_every_message_is_processed(|| {
-        let mut node = Command::new("node");
-        node.arg(in_repository("examples/worker.js")).env("NODE_PATH", &modules);
-        node
-    });
+    let Some(modules) = node_modules() else { return };
+    workers_are_killed_and_every_message_is_processed(|| node(&modules));
+}
+
+#[test]
+fn node_workers_end_with_an_error_and_started_again_lose_nothing() {
+    let Some(modules) = node_modules() else { return };
+    workers_end_with_an_error_and_started_again_lose_nothing(|| node(&modules));
 }
 
 #[test]
 fn go_workers_are_killed_and_every_message_is_processed() {
-    let go = in_repository(".servers/go/bin/go");
-    if !go.exists() {
-        eprintln!("left out: `scripts/servers.sh go` found no packages of Go and go-redis");
-        return;
-    }
-    let worker = Path::new(env!("CARGO_TARGET_TMPDIR")).join("worker-go");
-    let built = Command::new(go).args(["build", "-o"]).args([&worker, &in_repository("examples/worker.go")]).status();
-    assert!(built.is_ok_and(|status| status.success()), "the example does not compile");
+    let Some(worker) = built_go_worker("worker-go") else { return };
     workers_are_killed_and_every_message_is_processed(|| Command::new(&worker));
+}
+
+#[test]
+fn go_workers_end_with_an_error_and_started_again_lose_nothing() {
+    let Some(worker) = built_go_worker("worker-go-again") else { return };
+    workers_end_with_an_error_and_started_again_lose_nothing(|| Command::new(&worker));
 }
 
 #[test]
 fn rust_workers_are_killed_and_every_message_is_processed() {
     let worker = built_worker();
     workers_are_killed_and_every_message_is_processed(|| Command::new(&worker));
+}
+
+#[test]
+fn rust_workers_end_with_an_error_and_started_again_lose_nothing() {
+    let worker = built_worker();
+    workers_end_with_an_error_and_started_again_lose_nothing(|| Command::new(&worker));
 }
 
 #[test]
@@ -208,6 +217,44 @@ fn workers_are_killed_and_every_message_is_processed(worker: impl Fn() -> Comman
     }
 }
 
+/// What a worker's supervisor does, the test does: it starts again what has ended.
+fn workers_end_with_an_error_and_started_again_lose_nothing(worker: impl Fn() -> Command) {
+    let without = Server::builder().without_module().start();
+    let mut refused = worker();
+    refused.stderr(Stdio::piped());
+    let mut refused = start(&without, refused);
+    assert!(eventually(PATIENCE, || refused.try_wait().expect("its state").is_some()), "it goes on without the module");
+    let mut error = String::new();
+    refused.stderr.take().expect("a pipe").read_to_string(&mut error).expect("text");
+    assert!(!refused.wait().expect("its state").success() && error.contains("unknown command"), "{error}");
+
+    let server = Server::builder().arg("appendonly", "yes").arg("appendfsync", "always").start();
+    for n in 0..40 {
+        publish(&server, "orders", &n.to_string(), r#"{"work_ms": 200}"#);
+    }
+    let mut workers: Vec<Child> = (0..3).map(|_| start(&server, worker())).collect();
+    let all_work = || ask::<i64>(&server, "LLEN", "app:orders:processing") == 3;
+    assert!(eventually(PATIENCE, all_work), "three workers hold a message each");
+    server.kill9();
+    server.restart();
+
+    let is_over = || {
+        for ended in &mut workers {
+            if let Some(status) = ended.try_wait().expect("its state") {
+                assert!(!status.success(), "a supervisor would take this for the end of the work");
+                *ended = start(&server, worker());
+            }
+        }
+        is_settled(&server)
+    };
+    assert!(eventually(PATIENCE, is_over), "left: {:?}", Snapshot::of(&mut server.con()).keys());
+    for worker in &mut workers {
+        worker.kill().ok();
+        worker.wait().ok();
+    }
+    assert_eq!(Snapshot::of(&mut server.con()).keys(), ["app:queues"]);
+}
+
 #[test]
 fn mx_rmq_delivers_the_same_on_the_commands_as_on_its_scripts() {
     let on_scripts = application(&Server::start(), "lua");
@@ -265,6 +312,35 @@ fn python(program: &str) -> Command {
     let mut command = Command::new(python);
     command.arg(in_repository(program));
     command
+}
+
+/// The libraries of examples/worker.js, if they could be downloaded.
+fn node_modules() -> Option<PathBuf> {
+    let modules = in_repository(".servers/node/node_modules");
+    if !modules.exists() {
+        eprintln!("left out: `scripts/servers.sh node` found no npm");
+        return None;
+    }
+    Some(modules)
+}
+
+fn node(modules: &Path) -> Command {
+    let mut node = Command::new("node");
+    node.arg(in_repository("examples/worker.js")).env("NODE_PATH", modules);
+    node
+}
+
+/// examples/worker.go as a program of this name, if Go could be downloaded.
+fn built_go_worker(name: &str) -> Option<PathBuf> {
+    let go = in_repository(".servers/go/bin/go");
+    if !go.exists() {
+        eprintln!("left out: `scripts/servers.sh go` found no packages of Go and go-redis");
+        return None;
+    }
+    let worker = Path::new(env!("CARGO_TARGET_TMPDIR")).join(name);
+    let built = Command::new(go).args(["build", "-o"]).args([&worker, &in_repository("examples/worker.go")]).status();
+    assert!(built.is_ok_and(|status| status.success()), "the example does not compile");
+    Some(worker)
 }
 
 /// `cargo test --test` does not build examples; this does, with what the tests have compiled already.

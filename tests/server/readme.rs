@@ -322,14 +322,51 @@ fn the_server_that_the_readme_calls_too_old_refuses_the_module_and_says_why() {
 }
 
 #[test]
-fn every_link_of_the_documentation_leads_to_a_file() {
+fn every_link_of_the_documentation_leads_to_a_file_and_a_heading() {
     for page in pages() {
         for link in page.text.split("](").skip(1).filter_map(|rest| rest.split(')').next()) {
-            let file = link.split('#').next().unwrap();
-            let target = page.path.parent().unwrap().join(file);
-            assert!(file.is_empty() || target.exists(), "{}: {link}", page.path.display());
+            let (file, heading) = link.split_once('#').unwrap_or((link, ""));
+            let target = if file.is_empty() { page.path.clone() } else { page.path.parent().unwrap().join(file) };
+            assert!(target.exists(), "{}: {link}", page.path.display());
+            if !heading.is_empty() {
+                let text = std::fs::read_to_string(&target).expect("a page");
+                let is_it = |line: &str| line.starts_with('#') && anchor(line) == heading;
+                assert!(text.lines().any(is_it), "{}: {link}", page.path.display());
+            }
         }
     }
+}
+
+/// What GitHub calls a heading in links.
+fn anchor(heading: &str) -> String {
+    let text = heading.trim_start_matches('#').trim().to_lowercase();
+    text.chars().filter(|c| c.is_alphanumeric() || "-_ ".contains(*c)).map(|c| if c == ' ' { '-' } else { c }).collect()
+}
+
+#[test]
+fn a_backup_is_restored_as_operating_says() {
+    let server = Server::start();
+    ok!(server.con(), "RMQ.PUBLISH", "app", "TO", "orders", "order-1", "one", "order-2", "two");
+    ok!(server.con(), "RMQ.PUBLISH", "app", "DELAY", 1, "TO", "orders", "order-3", "three");
+    ok!(server.con(), "RMQ.RESERVE", "app", 1, "FROM", "orders");
+    let restored = Server::start();
+    restored.stop();
+    let file = restored.dir().join("dump.rdb");
+    let port = server.port().to_string();
+    succeeded(&Command::new(cli()).args(["-p", &port, "--rdb"]).arg(file).output().expect("redis-cli runs"));
+
+    restored.restart();
+    ok!(restored.con(), "CONFIG", "SET", "appendonly", "yes");
+    let is_written = || {
+        let info = restored.info("persistence");
+        info["aof_rewrite_in_progress"] == "0" && info["aof_last_bgrewrite_status"] == "ok"
+    };
+    assert!(eventually(std::time::Duration::from_secs(60), is_written), "{:?}", restored.info("persistence"));
+
+    let taken = items(ok!(restored.con(), "RMQ.RESERVE", "app", 60_000, "COUNT", 9, "FROM", "orders"));
+    let mut ids: Vec<String> = taken.into_iter().map(|message| text(items(message).remove(0))).collect();
+    ids.sort();
+    assert_eq!(ids, ["order-1", "order-2", "order-3"]);
 }
 
 // ---- pages
