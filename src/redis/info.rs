@@ -54,24 +54,29 @@ unsafe fn write_fields(ctx: *mut raw::RedisModuleInfoCtx, crash_report: c_int) {
 static CALLS: AtomicU64 = AtomicU64::new(0);
 /// How many of them came before the last CONFIG RESETSTAT.
 static CALLS_BEFORE_RESET: AtomicU64 = AtomicU64::new(0);
+/// Calls of the other commands that the server had counted at the last look.
+static WAITING_CALLS_SEEN: AtomicU64 = AtomicU64::new(0);
 
 pub(super) fn count_call() {
     CALLS.store(CALLS.load(Ordering::Relaxed) + 1, Ordering::Relaxed);
 }
 
-/// A module is not notified of CONFIG RESETSTAT. But after it the server has counted fewer calls than the module has; then
-/// the counters start again. `running`: whether one of the calls is running now, which the server counts when it is over.
+/// A module is not notified of CONFIG RESETSTAT. But after it the server has counted fewer calls than the module has, or than
+/// it had itself; then the counters start again. `running`: whether one of the calls is running now, which the server counts
+/// when it is over.
 fn notice_reset(running: bool) {
     let calls = CALLS.load(Ordering::Relaxed);
     let expected = calls - CALLS_BEFORE_RESET.load(Ordering::Relaxed) - u64::from(running);
-    if calls_counted_by_server() < expected {
+    let (never_wait, may_wait) = calls_counted_by_server();
+    if never_wait < expected || may_wait < WAITING_CALLS_SEEN.swap(may_wait, Ordering::Relaxed) {
         CALLS_BEFORE_RESET.store(calls, Ordering::Relaxed);
         stats::reset();
         traffic::reset();
     }
 }
 
-fn calls_counted_by_server() -> u64 {
+/// Of commands that never wait, and of those that may.
+fn calls_counted_by_server() -> (u64, u64) {
     // SAFETY: no context is needed; names end in NUL; the data are freed once, after what they hold has been read.
     unsafe {
         let info = api!(RedisModule_GetServerInfo(null_mut(), c"commandstats".as_ptr()));
@@ -81,10 +86,12 @@ fn calls_counted_by_server() -> u64 {
             let text = (!field.is_null()).then(|| CStr::from_ptr(field).to_str().ok()).flatten()?;
             text.strip_prefix("calls=")?.split(',').next()?.parse::<u64>().ok()
         };
-        let waits = |entry: &&Entry| !entry.spec().waits();
-        let sum = crate::COMMANDS.iter().filter(waits).filter_map(calls).sum();
+        let (may_wait, never_wait): (Vec<&Entry>, Vec<&Entry>) =
+            crate::COMMANDS.iter().partition(|entry| entry.spec().waits());
+        let sum = |entries: Vec<&Entry>| entries.into_iter().filter_map(calls).sum();
+        let sums = (sum(never_wait), sum(may_wait));
         api!(RedisModule_FreeServerInfo(null_mut(), info));
-        sum
+        sums
     }
 }
 

@@ -213,6 +213,11 @@ fn config_resetstat_sets_the_counters_to_0_and_nothing_else_does() {
     ok!(con, "CONFIG", "RESETSTAT");
     assert_eq!(counter(&server, "published"), 0);
     assert_eq!(number(&stats(&mut con, "orders").1, "published"), 0);
+    // Where only commands ran that may wait.
+    assert_eq!(take_up_to(&mut con, 100).len(), 1);
+    assert_eq!(counter(&server, "reserved"), 1);
+    ok!(con, "CONFIG", "RESETSTAT");
+    assert_eq!(counter(&server, "reserved"), 0);
 }
 
 #[test]
