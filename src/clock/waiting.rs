@@ -2,7 +2,7 @@
 //! fires when the earliest delay or lease is due, and at least once a second, to notice what plain commands and scripts
 //! have put there. It keeps the time, which fills the pending lists, and the server then serves the clients.
 
-use std::collections::HashMap;
+use std::collections::{BTreeSet, HashMap};
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
 use super::keep::Keys;
@@ -23,11 +23,18 @@ struct Waiting {
     db: i32,
     namespace: Vec<u8>,
     clients: usize,
-    /// How many wait for each queue, by its short name.
-    queues: HashMap<Vec<u8>, usize>,
+    /// By its short name, each queue that a client waits for.
+    queues: HashMap<Vec<u8>, Queue>,
     timer: Option<Timer>,
     /// When the timer fires, Unix ms.
     fires_at: i64,
+}
+
+#[derive(Default)]
+struct Queue {
+    clients: usize,
+    /// The numbers of those that have no reply yet, in the order in which they came.
+    line: BTreeSet<u64>,
 }
 
 #[derive(Default)]
@@ -35,6 +42,7 @@ struct Waiters {
     by_token: HashMap<usize, Waiting>,
     tokens: HashMap<(i32, Vec<u8>), usize>,
     last_token: usize,
+    last_number: u64,
     /// The worst lateness of a timer since INFO last showed it.
     worst_lateness_ms: i64,
 }
@@ -50,6 +58,8 @@ fn waiters() -> MutexGuard<'static, Waiters> {
 /// One waiting client.
 pub struct Waiter {
     token: usize,
+    /// Whoever came earlier has a lower one.
+    number: u64,
     queues: Vec<Vec<u8>>,
 }
 
@@ -71,25 +81,48 @@ impl Waiter {
                 token
             }
         };
+        waiters.last_number += 1;
+        let number = waiters.last_number;
         if let Some(waiting) = waiters.by_token.get_mut(&token) {
             waiting.clients += 1;
-            for queue in &queues {
-                *waiting.queues.entry(queue.clone()).or_insert(0) += 1;
+            for short in &queues {
+                let queue = waiting.queues.entry(short.clone()).or_default();
+                queue.clients += 1;
+                queue.line.insert(number);
             }
             waiting.fire_at(ns.call.timers(), token, next_look(next_due));
         }
-        Waiter { token, queues }
+        Waiter { token, number, queues }
+    }
+
+    /// Whether a client that came earlier is still to be served from this queue.
+    pub fn is_behind_others(&self, short: &[u8]) -> bool {
+        let waiters = waiters();
+        let queue = waiters.by_token.get(&self.token).and_then(|waiting| waiting.queues.get(short));
+        queue.and_then(|queue| queue.line.first()).is_some_and(|first| *first < self.number)
+    }
+
+    /// The client has its reply, so nobody stays behind it any more.
+    pub fn leave_line(&self) {
+        let mut waiters = waiters();
+        let Some(waiting) = waiters.by_token.get_mut(&self.token) else { return };
+        for short in &self.queues {
+            if let Some(queue) = waiting.queues.get_mut(short) {
+                queue.line.remove(&self.number);
+            }
+        }
     }
 
     pub fn end(&self, timers: Timers) {
         let mut waiters = waiters();
         let Some(waiting) = waiters.by_token.get_mut(&self.token) else { return };
         waiting.clients -= 1;
-        for queue in &self.queues {
-            if let Some(count) = waiting.queues.get_mut(queue) {
-                *count -= 1;
-                if *count == 0 {
-                    waiting.queues.remove(queue);
+        for short in &self.queues {
+            if let Some(queue) = waiting.queues.get_mut(short) {
+                queue.clients -= 1;
+                queue.line.remove(&self.number);
+                if queue.clients == 0 {
+                    waiting.queues.remove(short);
                 }
             }
         }
@@ -204,7 +237,19 @@ pub fn queues_waited_for(ns: &Namespace) -> HashMap<Vec<u8>, usize> {
     let waiters = waiters();
     let key = (ns.call.selected_db(), ns.names.namespace.clone());
     let waiting = waiters.tokens.get(&key).and_then(|token| waiters.by_token.get(token));
-    waiting.map_or_else(HashMap::new, |waiting| waiting.queues.clone())
+    let clients = |(short, queue): (&Vec<u8>, &Queue)| (short.clone(), queue.clients);
+    waiting.map_or_else(HashMap::new, |waiting| waiting.queues.iter().map(clients).collect())
+}
+
+/// Whether a client is still to be served from this queue.
+pub fn is_waited_for(ns: &Namespace, short: &[u8]) -> bool {
+    let waiters = waiters();
+    if waiters.by_token.is_empty() {
+        return false;
+    }
+    let key = (ns.call.selected_db(), ns.names.namespace.clone());
+    let waiting = waiters.tokens.get(&key).and_then(|token| waiters.by_token.get(token));
+    waiting.and_then(|waiting| waiting.queues.get(short)).is_some_and(|queue| !queue.line.is_empty())
 }
 
 /// Waiting clients, timers, and the worst lateness of a timer since the last INFO, in ms.

@@ -105,6 +105,7 @@ pub fn missing() -> Option<&'static str> {
         RedisModule_IsKeysPositionRequest,
         RedisModule_KeyAtPosWithFlags,
         RedisModule_BlockClientOnKeys,
+        RedisModule_GetBlockedClientPrivateData,
         RedisModule_SignalKeyAsReady,
         RedisModule_AvoidReplicaTraffic,
         RedisModule_CreateTimer,

@@ -15,7 +15,7 @@ use crate::error::Error;
 /// What a waiting command does when one of its keys may be ready.
 pub trait Waits: Command {
     /// True if the client was served; false if it goes on waiting. An error is the client's reply.
-    fn serve<'c>(call: &'c Invocation<'c>) -> Result<bool, Error>;
+    fn serve<'c>(call: &'c Invocation<'c>, waiter: &Waiter) -> Result<bool, Error>;
     /// The reply when time is up.
     fn timed_out<'c>(call: &'c Invocation<'c>);
 }
@@ -57,10 +57,12 @@ unsafe extern "C" fn on_ready<C: Waits>(
 ) -> c_int {
     // SAFETY: context and arguments are the server's; these are the arguments that the client sent.
     let call = unsafe { invocation::<C>(ctx, argv, argc) };
+    // SAFETY: it comes from `wait`; the server keeps it until it gives it to `on_end`.
+    let waiter = unsafe { &*api!(RedisModule_GetBlockedClientPrivateData(ctx)).cast::<Waiter>() };
     let keys_before = call.db_size();
-    let result = guarded(|| C::serve(&call));
+    let result = guarded(|| C::serve(&call, waiter));
     finish(&call);
-    match result {
+    let reply = match result {
         // A key that expired when it was opened has been deleted, and that is a write (see `callback_may_write_and_wait`).
         Ok(false) if !server().callback_may_write_and_wait && call.db_size() != keys_before => {
             C::timed_out(&call);
@@ -72,7 +74,12 @@ unsafe extern "C" fn on_ready<C: Waits>(
             call.reply_error(&error);
             OK
         }
+    };
+    // The server calls `on_end` only after it has asked the others.
+    if reply == OK {
+        waiter.leave_line();
     }
+    reply
 }
 
 unsafe extern "C" fn on_timeout<C: Waits>(

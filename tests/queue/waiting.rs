@@ -203,6 +203,65 @@ fn who_came_first_is_served_first_among_those_who_want_the_queue() {
     assert_eq!(list(&mut con, "app:a:pending"), ["5"]);
 }
 
+/// Ways in which the queues a and b get the messages 1 and 2 at once.
+const FILL_BOTH: [(&str, &[&str]); 3] = [
+    ("a transaction", &["MULTI", "RMQ.PUBLISH app TO a 1 p", "RMQ.PUBLISH app TO b 2 p", "EXEC"]),
+    ("a timer", &["MULTI", "RMQ.PUBLISH app DELAY 100 TO a 1 p", "RMQ.PUBLISH app DELAY 100 TO b 2 p", "EXEC"]),
+    ("the end of a pause", &["RMQ.PUBLISH app TO a 1 p", "RMQ.PUBLISH app TO b 2 p", "RMQ.POLICY app * PAUSED no"]),
+];
+
+#[test]
+fn who_came_first_for_a_queue_is_served_first_also_when_other_queues_fill_at_once() {
+    let server = Server::start();
+    let mut con = server.con();
+    for (about, lines) in FILL_BOTH {
+        // The server asks the second client first, because of the queue a.
+        for second in ["FROM b a", "FROM a b", "COUNT 2 BLOCK 0 FROM a b"] {
+            ok!(con, "FLUSHALL");
+            ok!(con, "RMQ.POLICY", "app", "*", "PAUSED", if about == "the end of a pause" { "yes" } else { "no" });
+            let mut first = Waiter::from(&server, "b");
+            let block = if second.contains("BLOCK") { "" } else { "BLOCK 0" };
+            let mut second_waiter = Waiter::sending(&server, &format!("RMQ.RESERVE app 3600000 {block} {second}"));
+            HERE.add(&mut con, lines);
+            assert_eq!(first.served_id(), "2", "{about}, {second}");
+            assert_eq!(second_waiter.served_id(), "1", "{about}, {second}");
+        }
+    }
+}
+
+#[test]
+fn who_was_killed_while_it_waited_holds_nobody_up() {
+    let server = Server::start();
+    let mut con = server.con();
+    let killed = Waiter::from(&server, "b");
+    let mut next = Waiter::from(&server, "b a");
+    ok!(con, "MULTI");
+    ok!(con, "CLIENT", "KILL", "ID", killed.client);
+    steps(&mut con, &[("RMQ.PUBLISH app TO b 2 p", "QUEUED"), ("RMQ.PUBLISH app TO a 1 p", "QUEUED")]);
+    ok!(con, "EXEC");
+    assert_eq!(next.served_id(), "2");
+}
+
+#[test]
+fn what_comes_due_goes_to_who_waits_already_and_not_to_who_begins_to_wait() {
+    let server = Server::start();
+    let mut con = server.con();
+    for queues in ["orders", "mails orders"] {
+        ok!(con, "FLUSHALL");
+        let mut first = Waiter::start(&server);
+        delayed_order(&mut con, "a", 20);
+        // Nobody looks at the timer while the server sleeps, and then the later client comes before it.
+        let mut later = Raw::connect(&server);
+        let mut bytes = resp::encode(&HERE.words("DEBUG SLEEP 0.1"));
+        bytes.extend(resp::encode(&HERE.words(&format!("RMQ.RESERVE app 3600000 BLOCK 0 FROM {queues}"))));
+        later.send_bytes(&bytes);
+        assert_eq!(later.read(), Reply::Simple("OK".into()));
+        assert_eq!(first.served_id(), "a", "{queues}");
+        order(&mut con, "b");
+        assert_eq!(deliveries(value_of(later.read()))[0].id, "b", "{queues}");
+    }
+}
+
 #[test]
 fn who_waits_again_queues_behind_the_others_also_for_what_a_timer_brings() {
     let server = Server::start();

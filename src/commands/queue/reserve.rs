@@ -7,7 +7,7 @@
 
 use crate::args::{self, Opt};
 use crate::clock::keep::Keys;
-use crate::clock::waiting::Waiter;
+use crate::clock::waiting::{self, Waiter};
 use crate::clock::{is_lease, Now};
 use crate::digits::Digits;
 use crate::error::Error;
@@ -97,9 +97,17 @@ impl Command for Reserve {
         let lists = open_lists(&mut keys, &queues)?;
 
         keys.keep_time(&ns, now)?;
-        match (request.take(&ns, &mut keys, &queues, &lists, now), request.block_ms) {
+        let block_ms = request.block_ms.filter(|_| !call.may_not_block());
+        // What the clock has just brought belongs to those who wait for it already.
+        let comes_later = block_ms.is_some()
+            && request.may_take_from(&ns, &mut keys, &lists, |queue| waiting::is_waited_for(&ns, queue));
+        let found = match comes_later {
+            true => Found::Nothing,
+            false => request.take(&ns, &mut keys, &queues, &lists, now),
+        };
+        match (found, block_ms) {
             (Found::Messages, _) => (),
-            (found, Some(timeout_ms)) if !call.may_not_block() => {
+            (found, Some(timeout_ms)) => {
                 // Where many ids had to be dropped, there may be a message behind them.
                 let next_due = match found {
                     Found::OnlyDropped => Some(now.exact_ms()),
@@ -110,6 +118,9 @@ impl Command for Reserve {
                 let pending_of = |queue: &StrRef| OwnedStr::retain(ns.names.of_queue(queue.bytes()).pending.as_ref());
                 let pending: Vec<OwnedStr> = request.queues.iter().map(pending_of).collect();
                 blocking::wait::<Self>(call, &pending, timeout_ms, Waiter::begin(&ns, shorts, next_due));
+                if comes_later {
+                    waiting::wake(&ns, request.queues.iter().map(|queue| queue.bytes()));
+                }
             }
             _ => call.reply_nil_array(),
         }
@@ -118,7 +129,7 @@ impl Command for Reserve {
 }
 
 impl Waits for Reserve {
-    fn serve<'c>(call: &'c Invocation<'c>) -> Result<bool, Error> {
+    fn serve<'c>(call: &'c Invocation<'c>, waiter: &Waiter) -> Result<bool, Error> {
         let request = Request::parse(call)?;
         let ns = Namespace::of_caller(call, request.namespace)?;
         let queues: Vec<OwnedStr> = request.queues.iter().map(|queue| ns.names.queue(queue.bytes())).collect();
@@ -137,6 +148,12 @@ impl Waits for Reserve {
         let now = Now::read();
         let taken = Keys::open(&ns).and_then(|mut keys| {
             let lists = open_lists(&mut keys, &queues)?;
+            // The server asks for one key after the other, so that those who came earlier for one of the queues may not
+            // have been asked yet. It asks again when they are served, or when the timer fires.
+            if request.may_take_from(&ns, &mut keys, &lists, |queue| waiter.is_behind_others(queue)) {
+                ns.due_at(now.ms());
+                return Ok(Found::Nothing);
+            }
             Ok(request.take(&ns, &mut keys, &queues, &lists, now))
         });
         match taken {
@@ -208,6 +225,18 @@ impl<'c> Request<'c> {
         Ok(queues)
     }
 
+    /// Whether one of the queues that `which` chooses has messages and gives them.
+    fn may_take_from(
+        &self,
+        ns: &Namespace,
+        keys: &mut Keys,
+        lists: &[(usize, usize)],
+        which: impl Fn(&[u8]) -> bool,
+    ) -> bool {
+        let mut queues = self.queues.iter().zip(lists).filter(|(queue, _)| which(queue.bytes()));
+        keys.payloads.exists() && queues.any(|(queue, (pending, _))| is_filled(ns, keys, *queue, *pending))
+    }
+
     /// Replies with the messages that there are; does not reply where there is none.
     fn take(&self, ns: &Namespace, keys: &mut Keys, queues: &[OwnedStr], lists: &[(usize, usize)], now: Now) -> Found {
         queues.iter().for_each(|queue| traffic::asked(ns.call, queue.bytes(), now));
@@ -224,10 +253,7 @@ impl<'c> Request<'c> {
             if taken.len() == self.count || dropped >= DROPPED_PER_CALL {
                 break;
             }
-            let default = ns.names.default.as_ref();
-            if keys.pending.get(*pending).is_none_or(|list| list.len() == 0)
-                || Policy::of(&keys.queues, self.queues[number], default).paused
-            {
+            if !is_filled(ns, keys, self.queues[number], *pending) {
                 continue;
             }
             let queue = (number, queues[number].as_ref());
@@ -353,6 +379,12 @@ impl<'c> Request<'c> {
             taken.push(Taken { id, payload, before, micros, attempts_field, attempts, receipt, queue, queue_field });
         }
     }
+}
+
+/// Whether a queue has messages and gives them.
+fn is_filled(ns: &Namespace, keys: &mut Keys, queue: StrRef, pending: usize) -> bool {
+    keys.pending.get(pending).is_some_and(|list| list.len() > 0)
+        && !Policy::of(&keys.queues, queue, ns.names.default.as_ref()).paused
 }
 
 /// The numbers of the pending and the processing list of each queue.

@@ -508,7 +508,7 @@ impl Worker<'_> {
             let asked = clock_ms();
             let payload = match w.call(&command!("HGET", &keys.payloads, &id))? {
                 // It was completed while it waited; only the id is left.
-                Ok(Value::Nil) => return w.call(&complete).map(|_| ()),
+                Ok(Value::Nil) => return w.drop_id(&list, &id),
                 Ok(payload) => bulk(payload),
                 Err(_) => return Ok(()),
             };
@@ -559,6 +559,16 @@ impl Worker<'_> {
             }
             w.survive()
         });
+    }
+
+    /// Takes an id without message out of processing. In one step with the look at its payload: a dead letter may be redriven
+    /// at any time, and its id then is a message again.
+    fn drop_id(&mut self, list: &str, id: &str) -> Result<(), Gone> {
+        const DROP: &str =
+            "if redis.call('HEXISTS', KEYS[1], ARGV[1]) == 0 then redis.call('LREM', KEYS[2], 1, ARGV[1]) \
+             redis.call('ZREM', KEYS[3], ARGV[1]) end return 'OK'";
+        let keys = self.keys.clone();
+        self.call(&command!("EVAL", DROP, 3, &keys.payloads, list, &keys.expires, id)).map(|_| ())
     }
 
     /// COMPLETE or PARSEERR: the message leaves the system.
@@ -646,7 +656,7 @@ impl Worker<'_> {
             for id in items(ids).into_iter().map(text) {
                 let there = self.call(&command!("HEXISTS", &keys.payloads, &id))?;
                 if there == Ok(Value::Int(0)) {
-                    self.call(&command!("RMQ.COMPLETE", &keys.payloads, processing(queue), &keys.expires, &id))?.ok();
+                    self.drop_id(&processing(queue), &id)?;
                 } else {
                     let deadline = (clock_ms() + GRACE_MS).round();
                     self.call(&command!("ZADD", &keys.expires, "NX", deadline, &id))?.ok();
