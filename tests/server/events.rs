@@ -117,7 +117,7 @@ const FILLERS: &[(&str, &[&str])] = &[
         "RMQ.RELEASE ns a 1-1 b 1-1",
         &[
             "HSET ns:payloads a pa a:queue ns:q a:attempts 1-1 b pb b:queue ns:q b:attempts 1-1",
-            "ZADD ns:expires 9000000000000.5 a 9000000000000.5 b",
+            "ZADD ns:expires 8000000000000.5 a 8000000000000.5 b",
         ],
     ),
     ("RMQ.REDRIVE ns COUNT 10", &["HSET ns:dlq:data a pa a:queue ns:q b pb b:queue ns:q", "LPUSH ns:dlq a b"]),
