@@ -456,7 +456,7 @@ impl<'a> Mending<'a> {
         Reason::NoQueue.report(unknown, || ns.names.payloads.bytes().to_vec());
         if let Some(list) = unusable.first() {
             let name = checkup.places.keys.pending.name(*list);
-            Reason::NotAList.report(unusable.len(), || [name.bytes(), PENDING].concat());
+            Reason::UnusableKey.report(unusable.len(), || [name.bytes(), PENDING].concat());
         }
         mended - unknown - unusable.len()
     }
