@@ -94,7 +94,7 @@ const TRACES: &[&str] = &[
     "RPUSH @ns:q:pending a g",
     "RPUSH @ns:q:processing h b",
     "ZADD @ns:delays 9000000000000 a 9000000000000 i",
-    "ZADD @ns:expires 9000000000000.5 b 1 l",
+    "ZADD @ns:expires 8000000000000.5 b 1 l",
     "HSET @ns:queues q {} r {}",
     "RPUSH @ns:dlq j e",
     "HSET @ns:dlq:data e pe e:queue @ns:q",
