@@ -1,5 +1,7 @@
 //! Arguments to typed values. Pure: bytes in, a value or an error that names the argument out.
 
+use std::ops::RangeBounds;
+
 use crate::clock::{Now, LATEST_MS};
 use crate::error::Error;
 
@@ -27,8 +29,13 @@ fn decimal(bytes: &[u8]) -> Option<f64> {
     value.is_finite().then_some(value)
 }
 
-fn positive_integer(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
-    integer(bytes).filter(|value| *value > 0).ok_or(Error::Invalid { argument, expected: "a positive integer" })
+fn integer_in(
+    argument: &'static str,
+    bytes: &[u8],
+    range: impl RangeBounds<i64>,
+    expected: &'static str,
+) -> Result<i64, Error> {
+    integer(bytes).filter(|value| range.contains(value)).ok_or(Error::Invalid { argument, expected })
 }
 
 /// A batch is a limit: more than the setting allows is lowered to it.
@@ -37,19 +44,17 @@ pub fn batch(bytes: &[u8]) -> Result<usize, Error> {
 }
 
 pub fn limited(argument: &'static str, bytes: &[u8]) -> Result<usize, Error> {
-    let number = positive_integer(argument, bytes)?;
+    let number = integer_in(argument, bytes, 1.., "a positive integer")?;
     Ok(number.min(crate::settings::MAX_BATCH.get()) as usize)
 }
 
 /// A number where 0 means no limit.
 pub fn count(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
-    let expected = "an integer, 0 (no limit) or more";
-    integer(bytes).filter(|value| *value >= 0).ok_or(Error::Invalid { argument, expected })
+    integer_in(argument, bytes, 0.., "an integer, 0 (no limit) or more")
 }
 
 pub fn offset(argument: &'static str, bytes: &[u8]) -> Result<usize, Error> {
-    let number = integer(bytes).and_then(|value| usize::try_from(value).ok());
-    number.ok_or(Error::Invalid { argument, expected: "an integer, 0 or more" })
+    integer_in(argument, bytes, 0.., "an integer, 0 or more").map(|number| number as usize)
 }
 
 pub fn yes_or_no(argument: &'static str, bytes: &[u8]) -> Result<bool, Error> {
@@ -62,24 +67,19 @@ pub fn yes_or_no(argument: &'static str, bytes: &[u8]) -> Result<bool, Error> {
 
 /// A span of time that starts now: a lease, a claim.
 pub fn span_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
-    integer(bytes)
-        .filter(|value| (1..=LONGEST_MS).contains(value))
-        .ok_or(Error::Invalid { argument, expected: "a positive integer of milliseconds, at most 1000000000000" })
+    integer_in(argument, bytes, 1..=LONGEST_MS, "a positive integer of milliseconds, at most 1000000000000")
 }
 
 /// A span of time that may be empty: a delay, a wait.
 pub fn delay_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
-    integer(bytes)
-        .filter(|value| (0..=LONGEST_MS).contains(value))
-        .ok_or(Error::Invalid { argument, expected: "an integer of milliseconds from 0 to 1000000000000" })
+    integer_in(argument, bytes, 0..=LONGEST_MS, "an integer of milliseconds from 0 to 1000000000000")
 }
 
 /// A Unix time. A number smaller than `EARLIEST_MS` is probably meant as seconds.
 pub fn unix_ms(argument: &'static str, bytes: &[u8]) -> Result<i64, Error> {
     const EARLIEST_MS: i64 = 100_000_000_000;
-    integer(bytes)
-        .filter(|value| (EARLIEST_MS..=LATEST_MS as i64).contains(value))
-        .ok_or(Error::Invalid { argument, expected: "a Unix time in milliseconds, after 1973 and before 2248" })
+    let range = EARLIEST_MS..=LATEST_MS as i64;
+    integer_in(argument, bytes, range, "a Unix time in milliseconds, after 1973 and before 2248")
 }
 
 /// RETRY's delay, as the script takes it. The result is the due time.
@@ -123,10 +123,7 @@ pub fn max_count(bytes: &[u8]) -> Result<Option<usize>, Error> {
     if bytes.is_empty() {
         return Ok(None);
     }
-    integer(bytes)
-        .filter(|count| *count > 0)
-        .map(|count| Some(count as usize))
-        .ok_or(Error::Invalid { argument: "max_count", expected: "a positive integer, or empty" })
+    integer_in("max_count", bytes, 1.., "a positive integer, or empty").map(|count| Some(count as usize))
 }
 
 /// `1`, `0` or empty; false only for `0`: no field expiry.

@@ -5,6 +5,7 @@
 use std::collections::BTreeMap;
 
 use crate::args::{self, Opt};
+use crate::clock::keep::Keys;
 use crate::clock::Now;
 use crate::error::Error;
 use crate::hash::IdSet;
@@ -15,7 +16,7 @@ use crate::redis::list::{End, Place, Sought};
 use crate::redis::{HashKey, Invocation, OwnedStr, StrRef, ZsetKey};
 use crate::settings;
 use crate::skipped::Reason;
-use crate::whereabouts::{is_nowhere, take_out, State, Traces, Whereabouts};
+use crate::whereabouts::{take_out, State, Traces, Whereabouts};
 
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 enum Fault {
@@ -258,7 +259,7 @@ impl<'c> Checkup<'c> {
         let mut mending = Mending::default();
         for (traces, number) in messages.iter().zip(&numbers) {
             // A field of a message that is gone looks like an id, too.
-            if is_field(&self.places.keys.payloads, traces.id, &FIELDS) && is_nowhere(traces) {
+            if is_field(&self.places.keys.payloads, traces.id, &FIELDS) && traces.is_nowhere() {
                 mending.fields.push(traces.id);
                 self.faults.push((Fault::OrphanFields, *number));
             } else if let Some(fault) = self.fault_of(ns, traces) {
@@ -366,6 +367,11 @@ struct Mending<'a> {
     in_dead: Vec<(Place, StrRef<'a>)>,
     dead_lost: Vec<StrRef<'a>>,
     dead_fields: Vec<StrRef<'a>>,
+    /// Lost messages, with the number of the pending list that they go to.
+    to_pending: Vec<(usize, StrRef<'a>)>,
+    /// Of lost messages that stay so: the numbers of their pending lists.
+    unusable: Vec<usize>,
+    without_queue: usize,
     skipped: usize,
     skipped_dead: usize,
 }
@@ -377,50 +383,13 @@ impl<'a> Mending<'a> {
         let without_message = in_lists + self.in_delays.len() + self.in_expires.len();
         let of_dead = self.in_dead.len() + self.unknown_dead.len() + self.dead_lost.len() + self.dead_fields.len();
         let keys = &mut checkup.places.keys;
-        let (mut mended, mut unknown, mut unusable) = (without_message + of_dead + self.fields.len(), 0, Vec::new());
-        let mut to_pending: Vec<(usize, StrRef)> = Vec::new();
+        let mut mended = without_message + of_dead + self.fields.len();
         self.in_pending.extend(places_of(&mut keys.pending, &self.unknown_pending));
         self.in_processing.extend(places_of(&mut keys.processing, &self.unknown_processing));
         let in_dead = checkup.places.dead.list.every_place_of(&Sought::of(&self.unknown_dead));
         self.in_dead.extend(in_dead.into_iter().map(|(number, place)| (place, self.unknown_dead[number])));
         for traces in std::mem::take(&mut self.messages) {
-            let own = traces.queue.as_ref().filter(|queue| ns.names.short(queue.bytes()).is_some());
-            match traces.state {
-                Some(State::Processing) => {
-                    let kept = keep_one(&keys.processing, &traces.processing, own, traces.id, &mut self.in_processing);
-                    self.in_pending.extend(traces.pending.iter().map(|(list, place)| (*list, *place, traces.id)));
-                    self.in_delays.extend(traces.due.map(|_| traces.id));
-                    set_queue(&mut keys.payloads, traces.id, own, keys.processing.name(kept));
-                    if !traces.has_deadline() {
-                        let deadline = now.ms() + NEW_DEADLINE_MS;
-                        keys.expires.add(traces.id, deadline as f64);
-                        ns.due_at(deadline);
-                    }
-                }
-                Some(State::Pending) => {
-                    let kept = keep_one(&keys.pending, &traces.pending, own, traces.id, &mut self.in_pending);
-                    self.leave_processing(traces);
-                    self.in_delays.extend(traces.due.map(|_| traces.id));
-                    set_queue(&mut keys.payloads, traces.id, own, keys.pending.name(kept));
-                }
-                Some(State::Delayed) => {
-                    let known = own.is_some() || !traces.processing.is_empty();
-                    if let (None, Some((list, _))) = (own, traces.processing.first()) {
-                        set_queue(&mut keys.payloads, traces.id, own, keys.processing.name(*list));
-                    }
-                    self.leave_processing(traces);
-                    unknown += usize::from(!known);
-                }
-                _ => match own.and_then(|own| keys.pending.find(OwnedStr::retain(own.as_ref())).ok()) {
-                    Some(list) if keys.pending.is_usable(list) => {
-                        to_pending.push((list, traces.id));
-                        self.in_expires.extend(traces.deadline.map(|_| traces.id));
-                    }
-                    Some(list) => unusable.push(list),
-                    None => unknown += 1,
-                },
-            }
-            mended += 1;
+            mended += usize::from(self.mend(keys, ns, traces, now));
         }
         checkup.next = checkup.next.map(|cursor| self.moved(cursor, &checkup.lists));
         let keys = &mut checkup.places.keys;
@@ -428,8 +397,8 @@ impl<'a> Mending<'a> {
         take_out(&mut keys.processing, self.in_processing.iter().copied());
         remove_all(&mut keys.delays, &self.in_delays);
         remove_all(&mut keys.expires, &self.in_expires);
-        for (list, id) in to_pending {
-            keys.pending.push(list, End::Right, id);
+        for (list, id) in &self.to_pending {
+            keys.pending.push(*list, End::Right, *id);
         }
         for field in &self.fields {
             keys.payloads.delete(*field);
@@ -453,17 +422,69 @@ impl<'a> Mending<'a> {
         }
         Reason::NoMap.report(self.skipped, || ns.names.payloads.bytes().to_vec());
         Reason::NoMap.report(self.skipped_dead, || ns.names.dlq_data.bytes().to_vec());
-        Reason::NoQueue.report(unknown, || ns.names.payloads.bytes().to_vec());
-        if let Some(list) = unusable.first() {
+        Reason::NoQueue.report(self.without_queue, || ns.names.payloads.bytes().to_vec());
+        if let Some(list) = self.unusable.first() {
             let name = checkup.places.keys.pending.name(*list);
-            Reason::NotAList.report(unusable.len(), || [name.bytes(), PENDING].concat());
+            Reason::UnusableKey.report(self.unusable.len(), || [name.bytes(), PENDING].concat());
         }
-        mended - unknown - unusable.len()
+        mended
+    }
+
+    /// Where a message stays, which places it leaves, and what it gets. False where that cannot be known.
+    fn mend(&mut self, keys: &mut Keys, ns: &Namespace, traces: &'a Traces<'a>, now: Now) -> bool {
+        let own = traces.queue.as_ref().filter(|queue| ns.names.short(queue.bytes()).is_some());
+        match traces.state {
+            Some(State::Processing) => {
+                let kept = keep_one(&keys.processing, &traces.processing, own, traces.id, &mut self.in_processing);
+                self.in_pending.extend(traces.in_pending());
+                self.in_delays.extend(traces.due.map(|_| traces.id));
+                set_queue(&mut keys.payloads, traces.id, own, keys.processing.name(kept));
+                if !traces.has_deadline() {
+                    let deadline = now.ms() + NEW_DEADLINE_MS;
+                    keys.expires.add(traces.id, deadline as f64);
+                    ns.due_at(deadline);
+                }
+            }
+            Some(State::Pending) => {
+                let kept = keep_one(&keys.pending, &traces.pending, own, traces.id, &mut self.in_pending);
+                self.leave_processing(traces);
+                self.in_delays.extend(traces.due.map(|_| traces.id));
+                set_queue(&mut keys.payloads, traces.id, own, keys.pending.name(kept));
+            }
+            Some(State::Delayed) => {
+                self.leave_processing(traces);
+                match (own, traces.processing.first()) {
+                    (Some(_), _) => (),
+                    (None, Some((list, _))) => {
+                        set_queue(&mut keys.payloads, traces.id, own, keys.processing.name(*list));
+                    }
+                    (None, None) => {
+                        self.without_queue += 1;
+                        return false;
+                    }
+                }
+            }
+            _ => match own.and_then(|own| keys.pending.find(OwnedStr::retain(own.as_ref())).ok()) {
+                Some(list) if keys.pending.is_usable(list) => {
+                    self.to_pending.push((list, traces.id));
+                    self.in_expires.extend(traces.deadline.map(|_| traces.id));
+                }
+                Some(list) => {
+                    self.unusable.push(list);
+                    return false;
+                }
+                None => {
+                    self.without_queue += 1;
+                    return false;
+                }
+            },
+        }
+        true
     }
 
     /// A message that was in processing stays elsewhere: its lease ends.
     fn leave_processing(&mut self, traces: &'a Traces<'a>) {
-        self.in_processing.extend(traces.processing.iter().map(|(list, place)| (*list, *place, traces.id)));
+        self.in_processing.extend(traces.in_processing());
         if !traces.processing.is_empty() && traces.deadline.is_some() {
             self.in_expires.push(traces.id);
         }

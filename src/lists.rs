@@ -42,7 +42,7 @@ enum Owner<'c> {
 
 struct Queue<'c> {
     name: OwnedStr,
-    /// None: the key cannot be used: it has another type, or another role in this call.
+    /// None: the key cannot be used: it has another type, another role in this call, or belongs to another namespace.
     list: Option<ListKey<'c>>,
 }
 
@@ -102,17 +102,16 @@ impl<'c> Lists<'c> {
             return Ok(index);
         }
         let opened = match &mut self.owner {
-            Owner::Caller(guard, access) => guard.open(*access, OwnedStr::concat(name.bytes(), self.suffix)),
+            Owner::Caller(guard, access) => guard.open(*access, OwnedStr::concat(name.bytes(), self.suffix)).map(Some),
             Owner::Namespace(names) => match names.of_full_name(name.bytes()) {
-                Some(names) if self.suffix == PENDING => open_in_own_slot(self.call, &names.pending),
-                Some(names) => open_in_own_slot(self.call, &names.processing),
-                None => Err(Error::KeyInUse(Vec::new())),
+                Some(names) if self.suffix == PENDING => open_in_own_slot(self.call, &names.pending).map(Some),
+                Some(names) => open_in_own_slot(self.call, &names.processing).map(Some),
+                None => Ok(None),
             },
         };
         let list = match opened {
-            Ok(list) => Some(list),
             Err(Error::KeyWrongType { .. } | Error::KeyInUse(_)) => None,
-            Err(error) => return Err(error),
+            opened => opened?,
         };
         self.last = self.queues.len();
         if !self.by_name.is_empty() {
@@ -186,7 +185,7 @@ impl<'c> Lists<'c> {
             Reason::NoQueue.report(count, || self.names_key());
         } else if let Some(bad) = self.queues.iter().find(|queue| queue.list.is_none()) {
             let key = || [bad.name.bytes(), self.suffix].concat();
-            Reason::NotAList.report(count, key);
+            Reason::UnusableKey.report(count, key);
         }
     }
 

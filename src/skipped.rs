@@ -9,8 +9,8 @@ use crate::stats::{self, Counter};
 
 #[derive(Clone, Copy)]
 pub enum Reason {
-    /// The list of their queue has another type, or their queue belongs to another namespace.
-    NotAList,
+    /// A key that they would go to or leave has another type or role, or their queue belongs to another namespace.
+    UnusableKey,
     /// They have no `<id>:queue`.
     NoQueue,
     /// The hash with their payloads is missing as a whole, which proves nothing about the messages: it may be mistyped,
@@ -32,7 +32,7 @@ impl Reason {
             return;
         }
         let why = match self {
-            Reason::NotAList => "is not a list that they may go to",
+            Reason::UnusableKey => "cannot be used: it has another type or role, or belongs to another namespace",
             Reason::NoQueue => "does not say which queue they belong to",
             Reason::NoMap => "does not exist",
         };

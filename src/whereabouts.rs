@@ -57,10 +57,24 @@ pub struct Traces<'c> {
     pub is_dead: bool,
 }
 
-impl Traces<'_> {
+impl<'c> Traces<'c> {
     /// Whether there is a deadline that comes: later ones (infinity, a script's µs taken for ms) are as good as none.
     pub fn has_deadline(&self) -> bool {
         self.deadline.is_some_and(|deadline| deadline <= LATEST_MS)
+    }
+
+    /// Its places in pending lists, as `take_out` takes them.
+    pub fn in_pending(&self) -> impl Iterator<Item = (usize, Place, StrRef<'c>)> + '_ {
+        self.pending.iter().map(|(list, place)| (*list, *place, self.id))
+    }
+
+    pub fn in_processing(&self) -> impl Iterator<Item = (usize, Place, StrRef<'c>)> + '_ {
+        self.processing.iter().map(|(list, place)| (*list, *place, self.id))
+    }
+
+    /// In no list, nor delayed.
+    pub fn is_nowhere(&self) -> bool {
+        self.pending.is_empty() && self.processing.is_empty() && self.due.is_none()
     }
 }
 
@@ -98,7 +112,7 @@ impl<'c> Whereabouts<'c> {
         }
         let is_missing = |number: &usize| {
             let traces = &all[*number];
-            is_nowhere(traces) && self.is_live(traces.id)
+            traces.is_nowhere() && self.is_live(traces.id)
         };
         let missing: Vec<usize> = (0..all.len()).filter(is_missing).collect();
         if !missing.is_empty() {
@@ -245,11 +259,6 @@ fn pass_over_wrong_type(searched: Result<(), Error>) -> Result<(), Error> {
         Err(Error::KeyWrongType { .. }) => Ok(()),
         result => result,
     }
-}
-
-/// In no list, nor delayed.
-pub fn is_nowhere(traces: &Traces) -> bool {
-    traces.pending.is_empty() && traces.processing.is_empty() && traces.due.is_none()
 }
 
 fn sought<'i>(all: &[Traces<'i>], numbers: Vec<usize>) -> Sought<'i> {

@@ -186,7 +186,7 @@ impl<'c> Keys<'c> {
         self.processing.report_skipped(overdue.put_off.len());
         for back in stuck() {
             if let Fate::PutOff(key) = &back.fate {
-                Reason::NotAList.report(1, || key.clone());
+                Reason::UnusableKey.report(1, || key.clone());
             }
         }
     }

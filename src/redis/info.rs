@@ -1,7 +1,6 @@
 //! The `rmq` section of INFO, and a look at the server's own sections.
 
 use std::ffi::{c_int, CStr, CString};
-
 use std::ptr::null_mut;
 use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
@@ -12,8 +11,7 @@ use super::command::Entry;
 use super::entry::guarded;
 use super::Invocation;
 use crate::clock::{waiting, Now};
-use crate::stats;
-use crate::traffic;
+use crate::{stats, traffic};
 
 pub(super) fn register(ctx: *mut raw::RedisModuleCtx) -> Result<(), String> {
     // SAFETY: the context is that of the load; the callback is a function of this module.

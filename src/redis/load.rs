@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicI64, AtomicU64, Ordering};
 
 use redis_module::raw;
 
-use super::entry::{panic_text, ERR, OK};
+use super::entry::{log_panics, ERR, OK};
 use super::key::signal_on_close;
 use super::server::Server;
 use super::{api, command, config, info, log, Invocation};
@@ -34,6 +34,7 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
         log_refusal(ctx, function);
         return ERR;
     }
+    log_panics();
     // SAFETY: context and arguments are the server's, and outlive this frame.
     let call = unsafe { Invocation::new(ctx, argv, argc, &[], true) };
     let loaded = catch_unwind(AssertUnwindSafe(|| {
@@ -51,8 +52,8 @@ pub unsafe extern "C" fn RedisModule_OnLoad(
             log::warning(&format!("rmq: not loaded: {what}"));
             ERR
         }
-        Err(panic) => {
-            log::warning(&format!("rmq: not loaded: {}", panic_text(panic.as_ref())));
+        Err(_) => {
+            log::warning("rmq: not loaded: internal error");
             ERR
         }
     }

@@ -12,7 +12,7 @@ pub mod effects;
 mod entry;
 mod hash;
 mod info;
-pub mod invocation;
+mod invocation;
 mod key;
 pub mod list;
 mod load;

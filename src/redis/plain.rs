@@ -193,9 +193,7 @@ impl Invocation<'_> {
             !reply.0.is_null() || *libc::__errno_location() != libc::ENOTSUP
         }
     }
-}
 
-impl Invocation<'_> {
     /// The node that a slot belongs to, as `host:port`. None if it is this one, or if the slot is being migrated here.
     pub fn other_owner_of(&self, slot: u16) -> Option<String> {
         // SAFETY: "c" is one C string; the guard frees the reply.

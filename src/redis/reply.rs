@@ -16,7 +16,7 @@ pub enum Value<'a> {
 }
 
 impl Invocation<'_> {
-    pub fn reply_value(&self, value: Value) {
+    fn reply_value(&self, value: Value) {
         match value {
             Value::Integer(value) => self.reply_integer(value),
             Value::Bytes(bytes) => self.reply_bytes(bytes),

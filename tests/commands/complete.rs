@@ -28,10 +28,6 @@ fn list(con: &mut Connection, key: &str) -> Vec<Vec<u8>> {
     ask!(con, "LRANGE", key, 0, -1)
 }
 
-fn completed(server: &Server) -> u64 {
-    server.info("rmq")["rmq_completed"].parse().unwrap()
-}
-
 /// How a server may lay out a list: entries or bytes a node, and nodes at each end that stay uncompressed.
 const LAYOUTS: [(i64, i64); 5] = [(-2, 0), (1, 0), (4, 1), (128, 2), (-1, 1)];
 
@@ -135,7 +131,7 @@ fn every_trace_of_a_message_is_removed_where_only_one_is_left() {
             before.assert_unchanged(&mut con);
             ok!(con, "FLUSHALL");
         }
-        assert_eq!(completed(&server), 2 * (done as u64 + 1), "INFO counts the message");
+        assert_eq!(counter(&server, "completed"), 2 * (done as u64 + 1), "INFO counts the message");
     }
 }
 
@@ -202,7 +198,7 @@ fn only_one_occurrence_in_processing_goes_with_each_mention_of_an_id() {
         left.sort();
         assert_eq!(left, rest, "{ids:?}");
     }
-    assert_eq!(completed(&server), 1 + 1 + 1 + 2, "INFO counts messages");
+    assert_eq!(counter(&server, "completed"), 1 + 1 + 1 + 2, "INFO counts messages");
 }
 
 /// All of `part` is in `whole`, in the same order.
@@ -276,7 +272,7 @@ fn all_of_twenty_thousand_can_go_in_one_call() {
     let (last, others) = ids.split_last().unwrap();
     ok!(con, "RMQ.COMPLETE", MAP, WORK, DUE, others);
     assert!(list(&mut con, WORK) == std::slice::from_ref(last));
-    assert_eq!(completed(&server), 19_999);
+    assert_eq!(counter(&server, "completed"), 19_999);
 }
 
 #[test]
@@ -302,7 +298,7 @@ fn completing_again_touches_no_key_fires_no_event_and_sends_nothing() {
         assert_eq!(events.lines_until_marker(&mut con), [""; 0]);
         before.assert_unchanged(&mut con);
     }
-    assert_eq!(completed(&server), 1);
+    assert_eq!(counter(&server, "completed"), 1);
 }
 
 #[test]

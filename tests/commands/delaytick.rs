@@ -16,16 +16,8 @@ fn tick(con: &mut Connection, batch: i64) -> Vec<Vec<String>> {
     text_rows(ok!(con, "RMQ.DELAYTICK", DELAYS, MAP, batch))
 }
 
-fn list(con: &mut Connection, key: &str) -> Vec<String> {
-    strings(ok!(con, "LRANGE", key, 0, -1))
-}
-
 fn waiting(con: &mut Connection) -> Vec<String> {
     strings(ok!(con, "ZRANGE", DELAYS, 0, -1))
-}
-
-fn count(server: &Server, name: &str) -> u64 {
-    server.info("rmq")[&format!("rmq_{name}")].parse().unwrap()
 }
 
 #[test]
@@ -43,7 +35,7 @@ fn due_messages_go_to_the_left_of_their_pending_list_and_out_of_delay_tasks() {
     let after = Snapshot::of(&mut con);
     assert_eq!(after.hash(MAP), payloads);
     assert_eq!(after.keys(), [DELAYS, MAP, "q:pending"]);
-    assert_eq!(count(&server, "moved"), 2);
+    assert_eq!(counter(&server, "moved"), 2);
 }
 
 #[test]
@@ -138,7 +130,7 @@ fn an_id_without_queue_is_removed_and_not_reported() {
     let after = Snapshot::of(&mut con);
     assert_eq!(after.keys(), [DELAYS, MAP, "q:pending"]);
     assert_eq!(after.hash(MAP)["payload only"], "payload");
-    assert_eq!((count(&server, "moved"), count(&server, "stale")), (1, 2));
+    assert_eq!((counter(&server, "moved"), counter(&server, "stale")), (1, 2));
 }
 
 #[test]

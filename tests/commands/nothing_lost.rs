@@ -14,15 +14,7 @@ fn run(con: &mut Connection, command: &Cmd) -> redis::RedisResult<Value> {
 
 #[track_caller]
 fn run_ok(con: &mut Connection, command: &Cmd) -> Value {
-    run(con, command).unwrap_or_else(|e| panic!("{}: {}", line_of(command), error_text(&e)))
-}
-
-#[track_caller]
-fn run_err(con: &mut Connection, command: &Cmd) -> String {
-    match run(con, command) {
-        Ok(reply) => panic!("{} should fail, but replied {reply:?}", line_of(command)),
-        Err(error) => error_text(&error),
-    }
+    run(con, command).unwrap_or_else(|e| commands::failed(command, &e))
 }
 
 /// The call fails with an error that begins and goes on like this; no key changes and nothing is sent.
@@ -31,14 +23,10 @@ fn assert_refused(server: &Server, con: &mut Connection, command: &Cmd, prefix: 
     let mut admin = server.con();
     let before = Snapshot::of(&mut admin);
     let tap = ReplicaTap::attach(server);
-    let error = run_err(con, command);
+    let error = error_of(command, run(con, command));
     assert!(error.starts_with(prefix) && error.contains(names), "{}: {error}", line_of(command));
     assert_eq!(tap.lines_until_marker(&mut admin), [""; 0], "{}", line_of(command));
     before.assert_unchanged(&mut admin);
-}
-
-fn list(con: &mut Connection, key: &str) -> Vec<String> {
-    strings(ok!(con, "LRANGE", key, 0, -1))
 }
 
 // A map that is not there.
@@ -482,7 +470,7 @@ fn in_a_cluster_a_list_of_the_messages_own_queue_in_another_slot_is_crossslot_by
         command!("RMQ.RETRY", "{t}:map", "{t}:delays", "{t}:due", "{t}:work", "a", "again", 0),
         command!("RMQ.DEADLETTER", "{t}:dead", "{t}:dlq", "{t}:due", "{t}:map", "{t}:work", "a", "dead"),
     ] {
-        let error = run_err(&mut con, &call);
+        let error = error_of(&call, run(&mut con, &call));
         assert!(error.starts_with("CROSSSLOT ") && error.contains("'elsewhere:processing'"), "{error}");
         before.assert_unchanged(&mut con);
     }

@@ -39,10 +39,6 @@ fn set<const N: usize>(ids: [&str; N]) -> BTreeSet<String> {
     ids.into_iter().map(String::from).collect()
 }
 
-fn count(server: &Server, name: &str) -> u64 {
-    server.info("rmq")[&format!("rmq_{name}")].parse().unwrap()
-}
-
 /// The record of `payload` and `error`, after a call that stores it.
 fn stored(con: &mut Connection, payload: &[u8], error: &[u8]) -> Value {
     ok!(con, "RMQ.PARSEERR", &KEYS, "a", payload, "orders", error, "1700000000000");
@@ -67,7 +63,7 @@ fn the_record_says_what_came_with_which_error_and_when() {
         })
     );
     assert_eq!(queue(&mut con), ["m-1"]);
-    assert_eq!(count(&server, "quarantined"), 1);
+    assert_eq!(counter(&server, "quarantined"), 1);
 }
 
 #[test]
@@ -253,7 +249,7 @@ fn after_the_call_exactly_the_newest_max_count_records_remain_in_list_and_hash_a
         assert_eq!(queue(&mut con), newest);
         assert_eq!(recorded(&mut con), newest.into_iter().collect());
     }
-    assert_eq!(count(&server, "trimmed"), 7);
+    assert_eq!(counter(&server, "trimmed"), 7);
     quarantine(&mut con, "last", &["", "1"]);
     assert_eq!(queue(&mut con), ["last"]);
     assert_eq!(recorded(&mut con), set(["last"]));
@@ -272,7 +268,7 @@ fn without_max_count_or_with_a_large_one_every_record_stays() {
         quarantine(&mut con, &format!("m{n}"), limits);
     }
     assert_eq!((queue(&mut con).len(), recorded(&mut con).len()), (300, 300));
-    assert_eq!(count(&server, "trimmed"), 0);
+    assert_eq!(counter(&server, "trimmed"), 0);
 }
 
 #[test]
@@ -327,7 +323,7 @@ fn the_same_id_again_replaces_its_record_and_is_once_at_the_head() {
         assert_eq!(record(&mut con, id)["original_payload"], "second");
     }
     assert_eq!(recorded(&mut con).len(), 4);
-    assert_eq!(count(&server, "trimmed"), 0);
+    assert_eq!(counter(&server, "trimmed"), 0);
 }
 
 #[test]
@@ -491,7 +487,7 @@ fn ids_whose_record_has_expired_leave_the_tail_of_the_queue() {
         assert_eq!(queue(&mut con), ["new"]);
         assert_eq!(recorded(&mut con), set(["new"]));
     }
-    assert_eq!(count(&server, "trimmed"), 3);
+    assert_eq!(counter(&server, "trimmed"), 3);
 }
 
 #[test]

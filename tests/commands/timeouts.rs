@@ -32,16 +32,8 @@ fn ids(rows: &[Vec<String>]) -> Vec<&str> {
     rows.iter().map(|row| row[0].as_str()).collect()
 }
 
-fn list(con: &mut Connection, key: &str) -> Vec<String> {
-    strings(ok!(con, "LRANGE", key, 0, -1))
-}
-
 fn watched(con: &mut Connection) -> Vec<String> {
     strings(ok!(con, "ZRANGE", DUE, 0, -1))
-}
-
-fn count(server: &Server, name: &str) -> u64 {
-    server.info("rmq")[&format!("rmq_{name}")].parse().unwrap()
 }
 
 #[test]
@@ -59,7 +51,7 @@ fn a_stuck_message_leaves_processing_and_expire_monitor_and_is_reported_with_pay
     assert_eq!(after.hash(MAP), payloads, "the caller still needs the payload");
     assert_eq!(after.keys(), [DUE, MAP, "q:processing"]);
     assert_eq!(timeouts(&mut con, "*", 10, &[]), NO_ROWS);
-    assert_eq!(count(&server, "reclaimed"), 2);
+    assert_eq!(counter(&server, "reclaimed"), 2);
 }
 
 #[test]
@@ -89,7 +81,7 @@ fn an_id_whose_payload_or_queue_is_missing_leaves_expire_monitor_and_is_never_re
         let after = Snapshot::of(&mut con);
         assert_eq!(after.list("q:processing"), before.list("q:processing"));
         assert_eq!(after.hash(MAP), before.hash(MAP));
-        assert_eq!(count(&server, "stale"), 3);
+        assert_eq!(counter(&server, "stale"), 3);
     }
 }
 
@@ -114,7 +106,7 @@ fn an_id_that_is_not_in_processing_leaves_expire_monitor_only_and_is_not_reporte
             assert_eq!(after.list(key), before.list(key));
         }
         assert_eq!(after.hash(MAP), before.hash(MAP));
-        assert_eq!((count(&server, "stale"), count(&server, "reclaimed"), count(&server, "claimed")), (4, 0, 0));
+        assert_eq!((counter(&server, "stale"), counter(&server, "reclaimed"), counter(&server, "claimed")), (4, 0, 0));
     }
 }
 
@@ -229,7 +221,7 @@ fn with_claim_a_stuck_message_stays_in_processing_under_a_new_deadline() {
     }
     // The claim holds: it is reported to no other reaper meanwhile.
     assert_eq!(timeouts(&mut con, "*", 10, &["CLAIM", "600000"]), NO_ROWS);
-    assert_eq!((count(&server, "claimed"), count(&server, "reclaimed")), (2, 0));
+    assert_eq!((counter(&server, "claimed"), counter(&server, "reclaimed")), (2, 0));
 }
 
 #[test]

@@ -166,3 +166,13 @@ pub fn server_time_ms(con: &mut impl ConnectionLike) -> i64 {
     let (seconds, micros): (i64, i64) = ask!(con, "TIME");
     seconds * 1000 + micros / 1000
 }
+
+/// The elements of a list, as text.
+pub fn list(con: &mut impl ConnectionLike, key: &str) -> Vec<String> {
+    strings(ok!(con, "LRANGE", key, 0, -1))
+}
+
+/// A counter of INFO rmq.
+pub fn counter(server: &super::Server, name: &str) -> u64 {
+    server.info("rmq")[&format!("rmq_{name}")].parse().unwrap()
+}

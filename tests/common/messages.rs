@@ -34,15 +34,37 @@ impl Delivery {
     fn from_row(row: Value) -> Delivery {
         let [id, payload, receipt, attempts, queue]: [Value; 5] =
             items(row).try_into().expect("five things a delivery");
-        let Value::Int(attempts) = attempts else {
-            panic!("attempts must be an integer, not {attempts:?}");
-        };
-        assert!(matches!(receipt, Value::BulkString(_)), "a receipt must be a string, not {receipt:?}");
-        Delivery { id: text(id), payload: text(payload), receipt: text(receipt), attempts, queue: text(queue) }
+        let Value::Int(attempts) = attempts else { panic!("attempts must be an integer, not {attempts:?}") };
+        let strings = [id, payload, receipt, queue].map(|value| match value {
+            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
+            other => panic!("a bulk string was expected, not {other:?}"),
+        });
+        let [id, payload, receipt, queue] = strings;
+        let delivery = Delivery { id, payload, receipt, attempts, queue };
+        assert_eq!(delivery.count(), attempts, "{delivery:?}");
+        delivery
+    }
+
+    /// The number of deliveries in the receipt.
+    pub fn count(&self) -> i64 {
+        parts(&self.receipt).0
+    }
+
+    /// The time of delivery in the receipt, in µs.
+    pub fn micros(&self) -> i64 {
+        parts(&self.receipt).1
     }
 }
 
+/// `2-1794891056259224` taken apart.
+#[track_caller]
+pub fn parts(receipt: &str) -> (i64, i64) {
+    let parts = receipt.split_once('-').and_then(|(n, micros)| Some((n.parse().ok()?, micros.parse().ok()?)));
+    parts.unwrap_or_else(|| panic!("{receipt:?} is no receipt"))
+}
+
 /// What RESERVE replied; none for nil.
+#[track_caller]
 pub fn deliveries(reply: Value) -> Vec<Delivery> {
     match reply {
         Value::Nil => Vec::new(),
@@ -79,10 +101,6 @@ pub fn take_new(con: &mut impl ConnectionLike, id: &str) -> Delivery {
 
 pub fn ack(con: &mut impl ConnectionLike, delivery: &Delivery) -> i64 {
     ask!(con, "RMQ.ACK", NS, &delivery.id, &delivery.receipt)
-}
-
-pub fn counter(server: &Server, name: &str) -> u64 {
-    server.info("rmq")[&format!("rmq_{name}")].parse().unwrap()
 }
 
 /// A RESERVE … BLOCK on a connection of its own.

@@ -1,9 +1,9 @@
 //! Calling the queue's commands, and taking their replies apart.
 
 pub use crate::common::cases::{fits, shown, HERE};
-pub use crate::common::messages::{blocked_clients, counter, value_of, HOUR};
+pub use crate::common::messages::{blocked_clients, deliveries, parts, value_of, Delivery, HOUR};
 use crate::common::*;
-use redis::{ConnectionLike, Value};
+use redis::ConnectionLike;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
@@ -19,61 +19,6 @@ pub const ONCE: &str = "app:once";
 
 /// Long enough for a noisy machine, and for what is looked at once a second.
 pub const SOON: Duration = Duration::from_millis(3500);
-
-#[derive(Clone, Debug, PartialEq)]
-pub struct Delivery {
-    pub id: String,
-    pub payload: String,
-    pub receipt: String,
-    pub attempts: i64,
-    pub queue: String,
-}
-
-impl Delivery {
-    fn from_row(row: Value) -> Delivery {
-        let [id, payload, receipt, attempts, queue]: [Value; 5] =
-            items(row).try_into().expect("five things a delivery");
-        let Value::Int(attempts) = attempts else { panic!("attempts must be an integer, not {attempts:?}") };
-        let strings = [id, payload, receipt, queue].map(|value| match value {
-            Value::BulkString(bytes) => String::from_utf8_lossy(&bytes).into_owned(),
-            other => panic!("a bulk string was expected, not {other:?}"),
-        });
-        let [id, payload, receipt, queue] = strings;
-        let delivery = Delivery { id, payload, receipt, attempts, queue };
-        assert_eq!(delivery.count(), attempts, "{delivery:?}");
-        delivery
-    }
-
-    /// The number of deliveries in the receipt.
-    pub fn count(&self) -> i64 {
-        parts(&self.receipt).0
-    }
-
-    /// The time of delivery in the receipt, in µs.
-    pub fn micros(&self) -> i64 {
-        parts(&self.receipt).1
-    }
-}
-
-/// `2-1794891056259224` taken apart.
-#[track_caller]
-pub fn parts(receipt: &str) -> (i64, i64) {
-    let parts = receipt.split_once('-').and_then(|(n, micros)| Some((n.parse().ok()?, micros.parse().ok()?)));
-    parts.unwrap_or_else(|| panic!("{receipt:?} is no receipt"))
-}
-
-/// What RESERVE replied; none for nil.
-#[track_caller]
-pub fn deliveries(reply: Value) -> Vec<Delivery> {
-    match reply {
-        Value::Nil => Vec::new(),
-        rows => {
-            let rows = items(rows);
-            assert!(!rows.is_empty(), "an empty array is never the reply");
-            rows.into_iter().map(Delivery::from_row).collect()
-        }
-    }
-}
 
 pub fn ids(deliveries: &[Delivery]) -> Vec<&str> {
     deliveries.iter().map(|delivery| delivery.id.as_str()).collect()
@@ -191,10 +136,6 @@ pub fn death_of(con: &mut impl ConnectionLike, id: &str) -> serde_json::Value {
 /// The score of an id in a sorted set.
 pub fn score(con: &mut impl ConnectionLike, key: &str, id: &str) -> Option<f64> {
     ask!(con, "ZSCORE", key, id)
-}
-
-pub fn list(con: &mut impl ConnectionLike, key: &str) -> Vec<String> {
-    ask!(con, "LRANGE", key, 0, -1)
 }
 
 pub fn length(con: &mut impl ConnectionLike, key: &str) -> usize {

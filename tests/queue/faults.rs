@@ -398,7 +398,7 @@ fn a_lost_message_whose_pending_list_is_none_stays_and_the_log_says_why() {
     before.assert_unchanged(&mut con);
     assert_eq!(counter(&server, "repaired"), 0);
     let log = server.log();
-    assert!(log.contains("because 'app:orders:pending' is not a list"), "{log}");
+    assert!(log.contains("because 'app:orders:pending' cannot be used: it has another type or role"), "{log}");
     assert!(!log.contains("does not say which queue"), "{log}");
     // The queue is unknown.
     ok!(con, "HDEL", PAYLOADS, "a:queue");

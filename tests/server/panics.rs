@@ -36,7 +36,11 @@ fn a_panic_becomes_an_error_reply_a_log_line_and_a_count() {
         assert_eq!(error, "ERR internal error in the rmq module, see the server's log");
         assert_eq!(server.info("rmq")["rmq_panics"], call.to_string());
     }
-    assert!(server.log().contains("rmq: internal error: probe with 1 arguments, a NUL \\0 and a %s"));
+    let log = server.log();
+    let line =
+        log.lines().find(|line| line.contains("rmq: internal error: panicked at ")).unwrap_or_else(|| panic!("{log}"));
+    assert!(line.contains(" src/commands/panic_probe.rs:"), "{line}");
+    assert!(line.ends_with(": probe with 1 arguments, a NUL \\0 and a %s"), "{line}");
     assert_eq!(text(ok!(con, "PING")), "PONG");
 }
 

@@ -50,8 +50,8 @@ impl Command for Cancel {
         let has_payloads = places.keys.payloads.exists();
         let goes: Vec<&Traces> = found.iter().filter(|traces| !stays(traces)).collect();
         let live: Vec<&&Traces> = goes.iter().filter(|_| has_payloads).collect();
-        take_out(&mut places.keys.pending, live.iter().flat_map(|traces| each(traces.id, &traces.pending)));
-        take_out(&mut places.keys.processing, live.iter().flat_map(|traces| each(traces.id, &traces.processing)));
+        take_out(&mut places.keys.pending, live.iter().flat_map(|traces| traces.in_pending()));
+        take_out(&mut places.keys.processing, live.iter().flat_map(|traces| traces.in_processing()));
         for traces in &live {
             places.keys.delays.remove(traces.id);
             places.keys.expires.remove(traces.id);
@@ -84,12 +84,4 @@ impl Command for Cancel {
         }
         Ok(())
     }
-}
-
-/// One id at each of its places.
-fn each<'a, 'c: 'a>(
-    id: StrRef<'c>,
-    places: &'a [(usize, crate::redis::list::Place)],
-) -> impl Iterator<Item = (usize, crate::redis::list::Place, StrRef<'c>)> + 'a {
-    places.iter().map(move |(list, place)| (*list, *place, id))
 }

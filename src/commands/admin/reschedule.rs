@@ -48,9 +48,7 @@ impl Command for Reschedule {
         let moves = |traces: &&Traces| can_wait(traces) && (delay_ms > 0 || traces.state == Some(State::Delayed));
         let moving: Vec<&Traces> = found.iter().filter(moves).collect();
         let due = now.ms() + delay_ms;
-        let in_pending =
-            moving.iter().flat_map(|traces| traces.pending.iter().map(|(list, place)| (*list, *place, traces.id)));
-        take_out(&mut places.keys.pending, in_pending);
+        take_out(&mut places.keys.pending, moving.iter().flat_map(|traces| traces.in_pending()));
         for traces in &moving {
             let payloads = &mut places.keys.payloads;
             let (queue_field, attempts_field) = (queue_field(traces.id), attempts_field(traces.id));
