@@ -21,13 +21,15 @@ pub trait Waits: Command {
 }
 
 /// Holds the client until something fills one of the keys; `timeout_ms` 0 is for ever. Nothing may have been replied.
-pub fn wait<'c, C: Waits>(call: &'c Invocation<'c>, keys: &[OwnedStr], timeout_ms: i64, waiter: Waiter) {
+/// False if the server does not hold it: Valkey (since 8.1) refuses silently where the connection has subscribed (RESP3).
+#[must_use]
+pub fn wait<'c, C: Waits>(call: &'c Invocation<'c>, keys: &[OwnedStr], timeout_ms: i64, waiter: Waiter) -> bool {
     let mut keys: Vec<*mut raw::RedisModuleString> = keys.iter().map(|key| key.as_ref().raw()).collect();
     let waiter = Box::into_raw(Box::new(waiter));
     // SAFETY: the context is that of the running command; the server copies the key names. The callbacks are functions of
-    // this module, which is never unloaded. The server gives `waiter` back once, to `on_end`.
+    // this module, which is never unloaded. The server gives `waiter` back once, to `on_end`; where it refuses, never.
     unsafe {
-        api!(RedisModule_BlockClientOnKeys(
+        let blocked = api!(RedisModule_BlockClientOnKeys(
             call.ctx(),
             Some(on_ready::<C>),
             Some(on_timeout::<C>),
@@ -37,6 +39,10 @@ pub fn wait<'c, C: Waits>(call: &'c Invocation<'c>, keys: &[OwnedStr], timeout_m
             keys.len() as c_int,
             waiter.cast(),
         ));
+        if blocked.is_null() {
+            Box::from_raw(waiter).end(call.timers());
+        }
+        !blocked.is_null()
     }
 }
 

@@ -70,6 +70,24 @@ fn in_a_transaction_or_a_script_nobody_waits() {
     assert_eq!(ids(&deliveries(ok!(con, "EVAL", script, 0))), ["a"]);
 }
 
+#[test]
+fn a_client_that_has_subscribed_waits_or_has_nil_at_once_and_leaves_nothing_behind() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut raw = Raw::connect(&server);
+    raw.call(&["HELLO", "3"]);
+    raw.call(&["SUBSCRIBE", "news"]);
+    if server.is_valkey() {
+        assert_eq!(raw.call(&HERE.words(WAIT)), Reply::Null);
+    } else {
+        let mut waiter = Waiter::on(raw, &server, WAIT);
+        order(&mut con, "a");
+        assert_eq!(waiter.served_id(), "a");
+    }
+    assert!(eventually(deadline(), || counter(&server, "waiting_clients") == 0));
+    assert_eq!(counter(&server, "timers"), 0);
+}
+
 type Filling = (&'static str, fn(&mut Connection));
 
 /// Everything that can fill a pending list; the message is `a`.
