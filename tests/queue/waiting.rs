@@ -270,6 +270,27 @@ fn a_client_that_went_away_takes_nothing_and_the_next_is_served() {
 }
 
 #[test]
+fn clients_that_a_timer_asked_in_vain_may_be_killed() {
+    // With an AOF, as what a timer does has to be written.
+    let server = Server::builder().arg("appendonly", "yes").start();
+    let mut con = server.con();
+    let mut waiters: Vec<Waiter> = (0..3).map(|_| Waiter::start(&server)).collect();
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 20, "TO", "orders", "a", "p");
+    assert_eq!(waiters[0].served_id(), "a");
+    for waiter in &waiters[1..] {
+        assert_eq!(ok!(con, "CLIENT", "KILL", "ID", waiter.client), Value::Int(1));
+    }
+    // Their memory is used for something else.
+    for number in 0..3000 {
+        ok!(con, "SET", format!("key-{number}"), "z".repeat(600 + number % 400));
+    }
+    let mut waiter = Waiter::start(&server);
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 20, "TO", "orders", "b", "p");
+    assert_eq!(waiter.served_id(), "b");
+    assert!(eventually(deadline(), || blocked_clients(&server) == 0));
+}
+
+#[test]
 fn flushall_leaves_clients_waiting_and_later_messages_reach_them() {
     let server = Server::start();
     let mut con = server.con();
