@@ -11,7 +11,7 @@ use crate::error::Error;
 use crate::namespace::Namespace;
 use crate::policy::Policy;
 use crate::redis::timer::{Timer, Timers};
-use crate::redis::{Invocation, ListKey, OwnedStr};
+use crate::redis::{blocking, server, Invocation, ListKey, OwnedStr};
 
 /// What plain commands have put into the keys is noticed within this time.
 const LOOK_EVERY_MS: i64 = 1000;
@@ -218,18 +218,24 @@ fn look(call: &Invocation, namespace: &[u8], queues: &[Vec<u8>], now: Now) -> Re
     if has_payloads {
         wake(&ns, waited_for.into_iter().map(|short| &short[..]));
     }
+    // Also of paused queues, whose lists may have been filled.
+    if !server().resets_current_client && has_payloads && queues.iter().any(|short| is_filled(&ns, short)) {
+        blocking::be_asked_last(call, ns.names.payloads.as_ref());
+    }
     Ok(next)
 }
 
 /// Makes the server serve the clients that wait for these queues, where a message is pending.
 pub fn wake<'a>(ns: &Namespace, queues: impl Iterator<Item = &'a [u8]>) {
     for short in queues {
-        let pending = &ns.names.of_queue(short).pending;
-        let is_filled = ListKey::open_named(ns.call, pending).is_ok_and(|list| list.len() > 0);
-        if is_filled {
-            ns.call.signal_key_as_ready(pending.as_ref());
+        if is_filled(ns, short) {
+            ns.call.signal_key_as_ready(ns.names.of_queue(short).pending.as_ref());
         }
     }
+}
+
+fn is_filled(ns: &Namespace, short: &[u8]) -> bool {
+    ListKey::open_named(ns.call, &ns.names.of_queue(short).pending).is_ok_and(|list| list.len() > 0)
 }
 
 /// The queues of a namespace that clients wait for, by short name, and how many wait for each.

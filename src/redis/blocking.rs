@@ -1,6 +1,8 @@
 //! Clients that wait for keys: a command has found nothing and asks the server to hold its client.
 
 use std::ffi::{c_int, c_void};
+use std::ptr::null_mut;
+use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
 
@@ -8,7 +10,7 @@ use super::api::api;
 use super::command::Command;
 use super::entry::{finish, guarded, invocation, ERR, OK};
 use super::timer::Timers;
-use super::{server, Invocation, OwnedStr};
+use super::{server, Invocation, OwnedStr, StrRef};
 use crate::clock::waiting::Waiter;
 use crate::error::Error;
 
@@ -21,13 +23,15 @@ pub trait Waits: Command {
 }
 
 /// Holds the client until something fills one of the keys; `timeout_ms` 0 is for ever. Nothing may have been replied.
-pub fn wait<'c, C: Waits>(call: &'c Invocation<'c>, keys: &[OwnedStr], timeout_ms: i64, waiter: Waiter) {
+/// False if the server does not hold it: Valkey (since 8.1) refuses silently where the connection has subscribed (RESP3).
+#[must_use]
+pub fn wait<'c, C: Waits>(call: &'c Invocation<'c>, keys: &[OwnedStr], timeout_ms: i64, waiter: Waiter) -> bool {
     let mut keys: Vec<*mut raw::RedisModuleString> = keys.iter().map(|key| key.as_ref().raw()).collect();
     let waiter = Box::into_raw(Box::new(waiter));
     // SAFETY: the context is that of the running command; the server copies the key names. The callbacks are functions of
-    // this module, which is never unloaded. The server gives `waiter` back once, to `on_end`.
+    // this module, which is never unloaded. The server gives `waiter` back once, to `on_end`; where it refuses, never.
     unsafe {
-        api!(RedisModule_BlockClientOnKeys(
+        let blocked = api!(RedisModule_BlockClientOnKeys(
             call.ctx(),
             Some(on_ready::<C>),
             Some(on_timeout::<C>),
@@ -37,6 +41,50 @@ pub fn wait<'c, C: Waits>(call: &'c Invocation<'c>, keys: &[OwnedStr], timeout_m
             keys.len() as c_int,
             waiter.cast(),
         ));
+        if blocked.is_null() {
+            Box::from_raw(waiter).end(call.timers());
+        }
+        !blocked.is_null()
+    }
+}
+
+/// Redis 7.0 keeps pointing at the last client that it asked in vain as its current client (`continue` in
+/// serveClientsBlockedOnKeyByModule), which after a timer nothing corrects; if that client is killed, it crashes later. So
+/// after a timer a client of our own is asked last, for a key that exists and that nobody else waits for. It is freed while
+/// it is the current client, which resets the pointer.
+pub fn be_asked_last(call: &Invocation, key: StrRef) {
+    free_last_asked();
+    // SAFETY: the context is that of a running timer. The new context has a client of its own, without connection. The server
+    // copies the key's name; the callback is never unloaded.
+    unsafe {
+        let detached = api!(RedisModule_GetDetachedThreadSafeContext(call.ctx()));
+        LAST_ASKED.store(detached, Ordering::Relaxed);
+        api!(RedisModule_SelectDb(detached, call.selected_db()));
+        let (keys, nothing) = (&mut key.raw(), null_mut());
+        api!(RedisModule_BlockClientOnKeys(detached, Some(on_last_asked), None, None, 0, keys, 1, nothing));
+    }
+    call.signal_key_as_ready(key);
+}
+
+/// The context of the client that is to be asked last, until it was.
+static LAST_ASKED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
+
+unsafe extern "C" fn on_last_asked(
+    _ctx: *mut raw::RedisModuleCtx,
+    _argv: *mut *mut raw::RedisModuleString,
+    _argc: c_int,
+) -> c_int {
+    free_last_asked();
+    ERR
+}
+
+/// In a timer, if its key was gone before it was asked.
+fn free_last_asked() {
+    let detached = LAST_ASKED.swap(null_mut(), Ordering::Relaxed);
+    if !detached.is_null() {
+        // SAFETY: the context comes from `be_asked_last`, and is given back once. Neither in a timer nor after this callback
+        // does the server use its client.
+        unsafe { api!(RedisModule_FreeThreadSafeContext(detached)) };
     }
 }
 

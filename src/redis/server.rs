@@ -21,6 +21,9 @@ pub struct Server {
     /// The callback of a blocked client may write without serving the client. Redis 7.0 aborts on that; the API function
     /// that we look for came with the fix (7.2).
     pub callback_may_write_and_wait: bool,
+    /// After asking the clients that wait for a key the server restores its current client. Redis 7.0 does not where one was
+    /// asked in vain; 7.2 does.
+    pub resets_current_client: bool,
     /// Options that the module always sets: it keeps no data of its own, so a load that fails or runs beside the old
     /// data set cannot confuse it, nor can slots that come and go.
     pub(super) module_options: u32,
@@ -60,6 +63,7 @@ impl Server {
             field_expiry: has_command(ctx, c"HPEXPIREAT"),
             list_iterator_survives_removal: version >= 0x07_00_06,
             callback_may_write_and_wait: with_flags.is_some(),
+            resets_current_client: with_flags.is_some(),
             module_options: raw::REDISMODULE_OPTIONS_HANDLE_IO_ERRORS
                 | raw::REDISMODULE_OPTIONS_HANDLE_REPL_ASYNC_LOAD
                 | atomic_slot_migration(),

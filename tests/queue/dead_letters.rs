@@ -120,6 +120,17 @@ fn redrive_of_named_ids_takes_these_and_no_others() {
 }
 
 #[test]
+fn a_dead_letter_that_is_in_no_list_is_redriven_by_its_id() {
+    let server = Server::start();
+    let mut con = server.con();
+    bury(&mut con, "orders", &["a", "b"]);
+    ok!(con, "LREM", DLQ, 0, "a");
+    steps(&mut con, &[("RMQ.REDRIVE app IDS a b", "[[a orders] [b orders]]")]);
+    assert_eq!(list(&mut con, PENDING), ["b", "a"]);
+    assert_eq!((counter(&server, "redriven"), counter(&server, "stale")), (2, 0));
+}
+
+#[test]
 fn a_dead_letter_whose_id_is_live_again_stays_and_hinders_nobody() {
     let server = Server::start();
     let mut con = server.con();

@@ -70,6 +70,24 @@ fn in_a_transaction_or_a_script_nobody_waits() {
     assert_eq!(ids(&deliveries(ok!(con, "EVAL", script, 0))), ["a"]);
 }
 
+#[test]
+fn a_client_that_has_subscribed_waits_or_has_nil_at_once_and_leaves_nothing_behind() {
+    let server = Server::start();
+    let mut con = server.con();
+    let mut raw = Raw::connect(&server);
+    raw.call(&["HELLO", "3"]);
+    raw.call(&["SUBSCRIBE", "news"]);
+    if server.is_valkey() {
+        assert_eq!(raw.call(&HERE.words(WAIT)), Reply::Null);
+    } else {
+        let mut waiter = Waiter::on(raw, &server, WAIT);
+        order(&mut con, "a");
+        assert_eq!(waiter.served_id(), "a");
+    }
+    assert!(eventually(deadline(), || counter(&server, "waiting_clients") == 0));
+    assert_eq!(counter(&server, "timers"), 0);
+}
+
 type Filling = (&'static str, fn(&mut Connection));
 
 /// Everything that can fill a pending list; the message is `a`.
@@ -308,6 +326,27 @@ fn a_client_that_went_away_takes_nothing_and_the_next_is_served() {
     ok!(con, "RMQ.PUBLISH", "app", "TO", "orders", "b", "p");
     ok!(con, "EXEC");
     assert_eq!(next.served_one().attempts, 1);
+}
+
+#[test]
+fn clients_that_a_timer_asked_in_vain_may_be_killed() {
+    // With an AOF, as what a timer does has to be written.
+    let server = Server::builder().arg("appendonly", "yes").start();
+    let mut con = server.con();
+    let mut waiters: Vec<Waiter> = (0..3).map(|_| Waiter::start(&server)).collect();
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 20, "TO", "orders", "a", "p");
+    assert_eq!(waiters[0].served_id(), "a");
+    for waiter in &waiters[1..] {
+        assert_eq!(ok!(con, "CLIENT", "KILL", "ID", waiter.client), Value::Int(1));
+    }
+    // Their memory is used for something else.
+    for number in 0..3000 {
+        ok!(con, "SET", format!("key-{number}"), "z".repeat(600 + number % 400));
+    }
+    let mut waiter = Waiter::start(&server);
+    ok!(con, "RMQ.PUBLISH", "app", "DELAY", 20, "TO", "orders", "b", "p");
+    assert_eq!(waiter.served_id(), "b");
+    assert!(eventually(deadline(), || blocked_clients(&server) == 0));
 }
 
 #[test]

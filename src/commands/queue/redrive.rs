@@ -102,7 +102,8 @@ impl Command for Redrive {
         pending.register_created(&mut queues);
 
         stats::add(Counter::Redriven, letters.len());
-        stats::add(Counter::Stale, leaving.len() - letters.len());
+        // A dead letter that is not in the list leaves nothing there.
+        stats::add(Counter::Stale, leaving.len().saturating_sub(letters.len()));
         pending.report_skipped(unusable);
         call.reply_array(letters.len());
         for letter in &letters {

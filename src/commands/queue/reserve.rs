@@ -117,8 +117,9 @@ impl Command for Reserve {
                 let shorts = request.queues.iter().map(|queue| queue.bytes().to_vec()).collect();
                 let pending_of = |queue: &StrRef| OwnedStr::retain(ns.names.of_queue(queue.bytes()).pending.as_ref());
                 let pending: Vec<OwnedStr> = request.queues.iter().map(pending_of).collect();
-                blocking::wait::<Self>(call, &pending, timeout_ms, Waiter::begin(&ns, shorts, next_due));
-                if comes_later {
+                if !blocking::wait::<Self>(call, &pending, timeout_ms, Waiter::begin(&ns, shorts, next_due)) {
+                    call.reply_nil_array();
+                } else if comes_later {
                     waiting::wake(&ns, request.queues.iter().map(|queue| queue.bytes()));
                 }
             }
