@@ -2,7 +2,6 @@
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
-use std::sync::atomic::{AtomicPtr, Ordering};
 
 use redis_module::raw;
 
@@ -49,43 +48,35 @@ pub fn wait<'c, C: Waits>(call: &'c Invocation<'c>, keys: &[OwnedStr], timeout_m
 }
 
 /// Redis 7.0 keeps pointing at the last client that it asked in vain as its current client (`continue` in
-/// serveClientsBlockedOnKeyByModule), which after a timer nothing corrects; if that client is killed, it crashes later. So
-/// after a timer a client of our own is asked last, for a key that exists and that nobody else waits for. It is freed while
-/// it is the current client, which resets the pointer.
+/// serveClientsBlockedOnKeyByModule), which after a timer nothing corrects; if another client's CLIENT KILL frees that client,
+/// it crashes later. So after a timer a client of our own is asked last, for a key that exists and that nobody else waits for.
+/// The next timer frees it, which resets the pointer. (Not when it is asked: that may be at the end of somebody's command, who
+/// would be taken for dead.)
 pub fn be_asked_last(call: &Invocation, key: StrRef) {
-    free_last_asked();
+    const NEXT_TIMER_MS: i64 = 1;
     // SAFETY: the context is that of a running timer. The new context has a client of its own, without connection. The server
-    // copies the key's name; the callback is never unloaded.
+    // copies the key's name; the callbacks are never unloaded.
     unsafe {
         let detached = api!(RedisModule_GetDetachedThreadSafeContext(call.ctx()));
-        LAST_ASKED.store(detached, Ordering::Relaxed);
         api!(RedisModule_SelectDb(detached, call.selected_db()));
         let (keys, nothing) = (&mut key.raw(), null_mut());
         api!(RedisModule_BlockClientOnKeys(detached, Some(on_last_asked), None, None, 0, keys, 1, nothing));
+        api!(RedisModule_CreateTimer(call.ctx(), NEXT_TIMER_MS, Some(free_last_asked), detached.cast()));
     }
     call.signal_key_as_ready(key);
 }
-
-/// The context of the client that is to be asked last, until it was.
-static LAST_ASKED: AtomicPtr<raw::RedisModuleCtx> = AtomicPtr::new(null_mut());
 
 unsafe extern "C" fn on_last_asked(
     _ctx: *mut raw::RedisModuleCtx,
     _argv: *mut *mut raw::RedisModuleString,
     _argc: c_int,
 ) -> c_int {
-    free_last_asked();
     ERR
 }
 
-/// In a timer, if its key was gone before it was asked.
-fn free_last_asked() {
-    let detached = LAST_ASKED.swap(null_mut(), Ordering::Relaxed);
-    if !detached.is_null() {
-        // SAFETY: the context comes from `be_asked_last`, and is given back once. Neither in a timer nor after this callback
-        // does the server use its client.
-        unsafe { api!(RedisModule_FreeThreadSafeContext(detached)) };
-    }
+unsafe extern "C" fn free_last_asked(_ctx: *mut raw::RedisModuleCtx, detached: *mut c_void) {
+    // SAFETY: the context comes from `be_asked_last`, and is given back once. In a timer the server uses no client.
+    unsafe { api!(RedisModule_FreeThreadSafeContext(detached.cast())) };
 }
 
 /// The client waits no longer, for whatever reason.
