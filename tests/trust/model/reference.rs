@@ -1468,7 +1468,7 @@ impl Model {
             return expect(step, &Reply::Array(vec![Reply::bulk("NO_TASK")]));
         };
         let due = self.score(delays, &id).expect("it was listed");
-        if due <= step.ended {
+        if due <= step.now {
             let replied = vec![Reply::bulk("EXPIRED"), Reply::Int(due as i64), Reply::Bulk(id)];
             return expect(step, &Reply::Array(replied));
         }
