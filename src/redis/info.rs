@@ -66,7 +66,8 @@ fn notice_reset(running: bool) {
     let calls = CALLS.load(Ordering::Relaxed);
     let expected = calls - CALLS_BEFORE_RESET.load(Ordering::Relaxed) - u64::from(running);
     let (never_wait, may_wait) = calls_counted_by_server();
-    if never_wait < expected || may_wait < WAITING_CALLS_SEEN.swap(may_wait, Ordering::Relaxed) {
+    let seen = WAITING_CALLS_SEEN.swap(may_wait, Ordering::Relaxed);
+    if never_wait < expected || may_wait < seen {
         CALLS_BEFORE_RESET.store(calls, Ordering::Relaxed);
         stats::reset();
         traffic::reset();

@@ -218,6 +218,17 @@ fn config_resetstat_sets_the_counters_to_0_and_nothing_else_does() {
     assert_eq!(counter(&server, "reserved"), 1);
     ok!(con, "CONFIG", "RESETSTAT");
     assert_eq!(counter(&server, "reserved"), 0);
+    // Where commands of both kinds ran, it is noticed once.
+    order(&mut con, "a");
+    (0..5).for_each(|_| drop(take_up_to(&mut con, 1)));
+    assert_eq!((counter(&server, "published"), counter(&server, "reserved")), (1, 1));
+    ok!(con, "CONFIG", "RESETSTAT");
+    assert_eq!(counter(&server, "published"), 0);
+    order(&mut con, "b");
+    take_up_to(&mut con, 1);
+    for _ in 0..2 {
+        assert_eq!((counter(&server, "published"), counter(&server, "reserved")), (1, 1));
+    }
 }
 
 #[test]
