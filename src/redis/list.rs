@@ -234,7 +234,7 @@ impl ListKey<'_> {
         }
         // The indexes are those of the list as it was, so the marks come first.
         if !marked.is_empty() {
-            let mark = OwnedStr::new(MARK.as_bytes());
+            let mark = new_mark();
             for index in &marked {
                 self.key.effect(Plain::LSet, *index as i64, &[mark.as_ref()]);
             }
@@ -322,7 +322,8 @@ impl ListKey<'_> {
     }
 }
 
-lazy_static::lazy_static! {
-    /// Is in a replica's list for a moment, within one transaction. No id equals it.
-    static ref MARK: String = format!("rmq:removed:{:016x}", crate::id::random_bits());
+/// Is in a replica's list for a moment, within one transaction. No id equals it: it is another one each time, or else who has
+/// seen one on a replica could publish that id.
+fn new_mark() -> OwnedStr {
+    OwnedStr::new(format!("rmq:removed:{:016x}", crate::id::random_bits()).as_bytes())
 }
